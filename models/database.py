@@ -1,0 +1,124 @@
+"""The one way to the database for web app, watcher, scripts and tests alike: `async with database(settings)`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from beanie import init_beanie
+from bson.codec_options import CodecOptions
+from pymongo import AsyncMongoClient, WriteConcern
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure, PyMongoError, ServerSelectionTimeoutError
+
+from models.documents import DOCUMENTS
+from models.errors import DatabaseUnfit, SettingsError, Unavailable
+from models.settings import MongoSettings, Settings
+
+RawDocument = dict[str, Any]
+Collection = AsyncCollection[RawDocument]
+
+DURABLE = WriteConcern("majority", j=True)
+"""Rule 1: nothing is acknowledged before a majority has it in its journal."""
+ADMISSION_TIMEOUT = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The collections, all written with `majority, j=True`."""
+
+    client: AsyncMongoClient[RawDocument]
+    handle: AsyncDatabase[RawDocument]
+    events: Collection
+    orders: Collection
+    ledger: Collection
+    fulfilments: Collection
+    notification_log: Collection
+    notifications: Collection
+    watcher_state: Collection
+    dead_letters: Collection
+    alerts: Collection
+    audit_log: Collection
+
+    @classmethod
+    def of(cls, client: AsyncMongoClient[RawDocument], settings: MongoSettings) -> Database:
+        """The collections behind one client, named as the settings say."""
+        options: CodecOptions[RawDocument] = CodecOptions(tz_aware=True)
+        handle = client.get_database(settings.database, codec_options=options, write_concern=DURABLE)
+        names = settings.collections
+        return cls(
+            client=client,
+            handle=handle,
+            events=handle[names.webhook_events],
+            orders=handle[names.orders],
+            ledger=handle[names.ledger_entries],
+            fulfilments=handle[names.fulfilments],
+            notification_log=handle[names.notification_log],
+            notifications=handle[names.notifications],
+            watcher_state=handle[names.watcher_state],
+            dead_letters=handle[names.watcher_dead_letters],
+            alerts=handle[names.alerts],
+            audit_log=handle[names.audit_log],
+        )
+
+
+@contextlib.asynccontextmanager
+async def database(settings: Settings, *, timeout: float | None = None) -> AsyncIterator[Database]:  # noqa: ASYNC109
+    """Open a client (with a timeout of its own for every operation, if given) and close it on leaving.
+
+    Raises `SettingsError` for an address that cannot be read.
+    """
+    client = _client(settings.mongodb, timeout)
+    try:
+        yield Database.of(client, settings.mongodb)
+    finally:
+        await client.close()
+
+
+def _client(settings: MongoSettings, timeout: float | None) -> AsyncMongoClient[RawDocument]:
+    options: dict[str, Any] = {} if timeout is None else {"timeoutMS": round(timeout * 1000)}
+    try:
+        return AsyncMongoClient(
+            settings.uri.get_secret_value(),
+            tz_aware=True,
+            appname="paylatch",
+            serverSelectionTimeoutMS=round(settings.server_selection_seconds * 1000),
+            **options,
+        )
+    except (InvalidURI, ConfigurationError, ValueError):
+        raise SettingsError(
+            "PAYLATCH_MONGODB__URI is not a MongoDB address such as mongodb://host:27017/?replicaSet=rs0",
+        ) from None
+
+
+async def require_replica_set(db: Database) -> None:
+    """Refuse a database without transactions and change streams.
+
+    Raises `Unavailable` when no server answers, `DatabaseUnfit` when it is no replica set.
+    """
+    try:
+        hello = await db.client.admin.command("hello")
+    except ServerSelectionTimeoutError:
+        raise Unavailable("no MongoDB server answers at PAYLATCH_MONGODB__URI: is it running and reachable?") from None
+    except OperationFailure as error:
+        raise Unavailable(
+            f"the MongoDB server refuses us (code {error.code}): check user and password in PAYLATCH_MONGODB__URI",
+        ) from None
+    except PyMongoError as error:
+        raise Unavailable(f"the MongoDB server cannot be used ({type(error).__name__})") from None
+    if "setName" not in hello and hello.get("msg") != "isdbgrid":
+        raise DatabaseUnfit(
+            "this MongoDB server is no replica set, so it has neither transactions nor change streams: start it with "
+            "--replSet and run rs.initiate() once (one node is enough)",
+        )
+
+
+async def init_documents(db: Database, settings: Settings) -> None:
+    """Bind the Beanie documents to this database, under the configured collection names; creates nothing."""
+    for field, name in settings.mongodb.collections.model_dump().items():
+        inner: Any = DOCUMENTS[field].Settings
+        inner.name = name
+    await init_beanie(db.handle, document_models=list(DOCUMENTS.values()), skip_indexes=True)

@@ -1,0 +1,69 @@
+"""Every error PayLatch raises on purpose; the message is one sentence an operator can act on.
+
+PayLatchError
+├── SettingsError            a setting is missing or wrong               -> the process does not start (exit 2)
+├── DatabaseUnfit            no replica set, indexes missing, ...        -> the process does not start (exit 3)
+├── HistoryLost              the change stream cannot be continued       -> the watcher ends (exit 4)
+├── Retryable                the world failed us; try again later
+│   ├── LeaseLost            somebody else holds the row now: leave no effect
+│   ├── PreconditionMissed   the order changed between read and write
+│   └── Unavailable          database or provider cannot be reached
+├── Poison                   trying again cannot help                    -> dead letter
+│   ├── Unparseable          authentic bytes that are not an event
+│   └── OrderUnreadable      the stored order has no usable shape
+└── Refused                  an operator's command that must not run     -> exit 1
+"""
+
+
+class PayLatchError(Exception):
+    """Base of all errors of ours; `code` is the short name stored in documents and metrics."""
+
+    @property
+    def code(self) -> str:
+        """The class's name in snake_case, as stored in `webhook_events.error`."""
+        name = type(self).__name__
+        return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+class SettingsError(PayLatchError):
+    """A setting is missing or wrong."""
+
+
+class DatabaseUnfit(PayLatchError):  # noqa: N818 - states what is wrong, as the other names here do
+    """The database cannot carry PayLatch's promises (no replica set, a missing or different index)."""
+
+
+class HistoryLost(PayLatchError):  # noqa: N818
+    """The change stream's position is no longer in the server's history."""
+
+
+class Retryable(PayLatchError):  # noqa: N818
+    """The same step may succeed later."""
+
+
+class LeaseLost(Retryable):
+    """Another worker took this row over; nothing of ours may take effect."""
+
+
+class PreconditionMissed(Retryable):
+    """The order was written by somebody else between our read and our write."""
+
+
+class Unavailable(Retryable):
+    """The database or a provider cannot be reached."""
+
+
+class Poison(PayLatchError):  # noqa: N818
+    """No later attempt can succeed without a person."""
+
+
+class Unparseable(Poison):
+    """Authentic bytes that are not an event of this provider."""
+
+
+class OrderUnreadable(Poison):
+    """The stored order has no usable `payment` document."""
+
+
+class Refused(PayLatchError):  # noqa: N818
+    """A command that must not run as asked."""

@@ -1,0 +1,346 @@
+"""All settings, read once: environment, `.env`, `paylatch.toml`, a secrets folder. Nothing else reads the environment.
+
+Names are `PAYLATCH_<SECTION>__<NAME>`. Durations are seconds, sizes are bytes, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from models.errors import SettingsError
+
+Seconds = Annotated[float, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Bytes = Annotated[int, Field(gt=0)]
+
+ENV_FILE = Path(".env")
+TOML_FILE = Path("paylatch.toml")
+
+# Names people already have in their environment, and where they belong; the first found counts, PAYLATCH_ names win.
+ALIASES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("razorpay", "webhook_secrets"): ("RAZORPAY_WEBHOOK_SECRET", "RZP_WEBHOOK_SECRET"),
+    ("razorpay", "key_id"): ("RAZORPAY_KEY_ID",),
+    ("razorpay", "key_secret"): ("RAZORPAY_KEY_SECRET",),
+    ("mongodb", "uri"): ("MONGODB_URI",),
+}
+ALIAS_LABEL = "default"
+
+Recipient = Literal["customer", "admin", "user"]
+Routes = dict[str, dict[Recipient, tuple[str, ...]]]
+
+DEFAULT_ROUTES: Routes = {
+    "payment_completed": {"customer": ("email", "whatsapp"), "admin": ("inapp",), "user": ("inapp",)},
+    "payment_failed": {"customer": ("email",)},
+    "payment_refunded": {"customer": ("email", "whatsapp"), "admin": ("inapp",)},
+    "refund_processed": {"customer": ("email", "whatsapp"), "admin": ("inapp",)},
+    "refund_failed": {"customer": ("email", "whatsapp"), "admin": ("inapp",)},
+    "payment_review": {"admin": ("inapp", "email")},
+    "dispute_opened": {"admin": ("inapp", "email")},
+    "dispute_closed": {"admin": ("inapp", "email")},
+}
+
+
+class Section(BaseModel):
+    """A group of settings: unknown names are errors, so that a typing mistake never goes unseen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CollectionNames(Section):
+    """Where each kind of document lives; the shop may already call its orders something else."""
+
+    webhook_events: str = "webhook_events"
+    orders: str = "orders"
+    ledger_entries: str = "ledger_entries"
+    fulfilments: str = "fulfilments"
+    notification_log: str = "notification_log"
+    notifications: str = "notifications"
+    watcher_state: str = "watcher_state"
+    watcher_dead_letters: str = "watcher_dead_letters"
+    alerts: str = "alerts"
+    audit_log: str = "audit_log"
+
+
+class MongoSettings(Section):
+    """The database: a replica set, since transactions and change streams need one."""
+
+    uri: SecretStr
+    database: str = "paylatch"
+    collections: CollectionNames = CollectionNames()
+    server_selection_seconds: Seconds = 5.0
+    """How long a start waits for a server before it says that there is none."""
+
+
+class RazorpaySettings(Section):
+    """What Razorpay and we share."""
+
+    webhook_secrets: dict[str, SecretStr] = {}
+    """Label -> webhook secret. Several during a rotation: retries of older events stay signed with the old one."""
+    key_id: str | None = None
+    key_secret: SecretStr | None = None
+    mode: Literal["live", "test"] | None = None
+    """One mode per process, since bodies carry none. Unset: taken from the key id, else live."""
+    account_ids: tuple[str, ...] = ()
+    """Accounts whose events are ours; empty takes every account that signs with our secret."""
+
+    @field_validator("webhook_secrets")
+    @classmethod
+    def _no_empty_secret(cls, secrets: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for label, secret in secrets.items():
+            if not label or not secret.get_secret_value().strip():
+                msg = f"the webhook secret labelled {label!r} is empty: anybody could sign with it"
+                raise ValueError(msg)
+        return secrets
+
+    @model_validator(mode="after")
+    def _mode_fits_key(self) -> RazorpaySettings:
+        key_id = self.key_id or ""
+        if self.mode and key_id.startswith("rzp_") and not key_id.startswith(f"rzp_{self.mode}_"):
+            msg = f"mode is {self.mode} but key_id is of the other mode"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def effective_mode(self) -> Literal["live", "test"]:
+        """The mode in force."""
+        return self.mode or ("test" if (self.key_id or "").startswith("rzp_test_") else "live")
+
+
+class OrderSettings(Section):
+    """How to read the shop's orders where they differ from ours."""
+
+    amount_path: str | None = None
+    """Dotted path of the expected amount in orders that lack `payment.amount`, such as `totals.grandTotal`."""
+    amount_unit: Literal["smallest", "major"] = "smallest"
+    """Unit of the number at `amount_path`: paise (smallest) or rupees (major)."""
+    currency_path: str | None = None
+    """Dotted path of the currency in orders that lack `payment.currency`."""
+    default_currency: str = "INR"
+    """Currency of an order that names none anywhere."""
+    note_keys: tuple[str, ...] = ("order_id", "orderId", "merchant_order_id")
+    """Keys in a payment *link*'s notes that may name our order; `payment.notes` is never looked at."""
+
+
+class HttpSettings(Section):
+    """The public endpoint and the webhook process's private port."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - the provider must reach it
+    port: Port = 8080
+    private_host: str = "127.0.0.1"
+    private_port: Port = 9080
+    extra_paths: tuple[str, ...] = ()
+    """Further paths of the same endpoint, such as `/api/razorpay/webhook`."""
+    max_body_bytes: Bytes = 1024 * 1024
+    max_inflight_bytes: Bytes = 64 * 1024 * 1024
+    body_timeout: Seconds = 2.0
+    answer_deadline: Seconds = 3.0
+    """From arrival to the answer; the provider gives up after 5 s."""
+
+    @field_validator("extra_paths")
+    @classmethod
+    def _absolute(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [path for path in paths if not path.startswith("/") or "{" in path]:
+            msg = f"paths must be absolute and literal, not {wrong[0]!r}"
+            raise ValueError(msg)
+        return paths
+
+
+class ProcessingSettings(Section):
+    """How events are worked on."""
+
+    workers: Annotated[int, Field(ge=1, le=256)] = 8
+    queue: Annotated[int, Field(ge=1)] = 1000
+    """Claimable rows remembered in memory; what does not fit is found by the recovery loop."""
+    lease: Seconds = 30.0
+    recovery_interval: Seconds = 2.0
+    deadline: Seconds = 10.0
+    max_attempts: Annotated[int, Field(ge=1)] = 10
+    parked_for: Seconds = 72 * 3600.0
+    drain: Seconds = 8.0
+
+
+class WatcherSettings(Section):
+    """The watcher."""
+
+    private_host: str = "127.0.0.1"
+    private_port: Port = 9081
+    leader_lease: Seconds = 10.0
+    checkpoint_interval: Seconds = 0.2
+    poll_interval: Seconds = 2.0
+    send_lease: Seconds = 60.0
+    """How long a `sending` row belongs to its sender; longer than any channel's own timeout."""
+    drain: Seconds = 8.0
+
+
+class EmailSettings(Section):
+    """Mail by SMTP."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    host: str | None = None
+    port: Port = 587
+    username: str | None = None
+    password: SecretStr | None = None
+    tls: Literal["auto", "starttls", "tls", "none"] = "auto"
+    """auto = STARTTLS where the server offers it."""
+    from_: Annotated[str, Field(alias="from")] = ""
+    timeout: Seconds = 20.0
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 4
+
+
+class NotificationSettings(Section):
+    """Who is told what, by which channel."""
+
+    routes: Routes = {}
+    """Notice -> recipient -> channels; a notice named here replaces that notice's line of the default table."""
+    admin_email: str | None = None
+    expire_after: Seconds = 24 * 3600.0
+    """Measured from the fact; an older notice is not sent any more."""
+    failed_stale_after: Seconds = 2 * 3600.0
+    max_attempts: Annotated[int, Field(ge=1)] = 12
+    templates: Path | None = None
+    """Folder whose templates are used instead of the built-in ones of the same name."""
+
+    @field_validator("routes")
+    @classmethod
+    def _known_notices(cls, routes: Routes) -> Routes:
+        if unknown := sorted(set(routes) - set(DEFAULT_ROUTES)):
+            msg = f"unknown notice {unknown[0]!r}; the notices are {', '.join(DEFAULT_ROUTES)}"
+            raise ValueError(msg)
+        return routes
+
+    @property
+    def effective_routes(self) -> Routes:
+        """The default table with the configured lines in place."""
+        return {**DEFAULT_ROUTES, **self.routes}
+
+
+class ShopSettings(Section):
+    """How messages name the shop."""
+
+    name: str = "Our shop"
+    url: str | None = None
+    locale: str = "en_IN"
+    timezone: str = "Asia/Kolkata"
+
+
+class LogSettings(Section):
+    """Where and how loud."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "console"] = "auto"
+    """auto = console on a terminal, JSON lines elsewhere."""
+
+
+class Settings(BaseSettings):
+    """Everything a process is told from outside."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PAYLATCH_",
+        env_nested_delimiter="__",
+        env_ignore_empty=False,
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    mongodb: MongoSettings
+    razorpay: RazorpaySettings = RazorpaySettings()
+    orders: OrderSettings = OrderSettings()
+    http: HttpSettings = HttpSettings()
+    processing: ProcessingSettings = ProcessingSettings()
+    watcher: WatcherSettings = WatcherSettings()
+    email: EmailSettings = EmailSettings()
+    notifications: NotificationSettings = NotificationSettings()
+    shop: ShopSettings = ShopSettings()
+    log: LogSettings = LogSettings()
+    crash_point: str | None = None
+    """Tests only: the named point at which the process kills itself, `name` or `name:N` for the N-th time."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Strongest first: arguments, environment, `.env`, secrets folder, `paylatch.toml`, the aliases."""
+        return (
+            init_settings,
+            env_settings,
+            dotenv_settings,
+            file_secret_settings,
+            TomlConfigSettingsSource(settings_cls, TOML_FILE),
+            AliasSource(settings_cls),
+        )
+
+
+class AliasSource(PydanticBaseSettingsSource):
+    """The names people already have (`RAZORPAY_WEBHOOK_SECRET`, ...), used where no PAYLATCH_ name was given."""
+
+    def get_field_value(self, field: object, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002 - the interface's
+        """Unused: the whole mapping is made at once."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Section -> name -> value for every alias that is set and not overridden."""
+        environment = {**dotenv_values(ENV_FILE), **os.environ}
+        found: dict[str, dict[str, Any]] = {}
+        for (section, name), aliases in ALIASES.items():
+            value = next((environment[alias] for alias in aliases if alias in environment), None)
+            if value is None or name in self.current_state.get(section, {}):
+                continue
+            found.setdefault(section, {})[name] = {ALIAS_LABEL: value} if name == "webhook_secrets" else value
+        return found
+
+
+def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - sections as keyword arguments
+    """Read and check all settings.
+
+    Raises `SettingsError` whose text names each wrong setting by its environment name, never its value.
+    """
+    secrets = os.environ.get("PAYLATCH_SECRETS_DIR")
+    try:
+        return Settings(
+            _env_file=ENV_FILE,
+            _secrets_dir=secrets,
+            **overrides,
+        )
+    except ValidationError as error:
+        raise SettingsError("; ".join(_sentence(problem) for problem in error.errors(include_input=False))) from None
+    except ValueError as error:  # a value that should be JSON and is not, a broken TOML file
+        raise SettingsError(f"the settings cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def require_webhook_secrets(settings: Settings) -> None:
+    """Refuse to serve without a secret: an unsigned endpoint would accept anybody's word for money."""
+    if not settings.razorpay.webhook_secrets:
+        raise SettingsError(
+            "no webhook secret is set: put the secret of the Razorpay dashboard's webhook page into "
+            'PAYLATCH_RAZORPAY__WEBHOOK_SECRETS={"2026-01": "..."} (or RAZORPAY_WEBHOOK_SECRET)',
+        )
+
+
+def _sentence(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
+    path = [str(part) for part in problem["loc"] if part != "[key]"]
+    name = "PAYLATCH_" + "__".join(part.rstrip("_").upper() for part in path[:2])
+    inside = f" (at {'.'.join(path[2:])})" if path[2:] else ""
+    if problem["type"] == "missing":
+        hint = name if len(path) > 1 else f"{name}__URI" if path == ["mongodb"] else name
+        return f"{hint} is not set: see .env.example for what it holds"
+    if problem["type"] == "extra_forbidden":
+        return f"{name} is not a setting: see .env.example for the names"
+    return f"{name}{inside} is wrong: {problem['msg'].removeprefix('Value error, ')}"

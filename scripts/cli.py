@@ -1,0 +1,46 @@
+"""The `paylatch` command. Each sub-command is a module of its own, imported only when it is called."""
+
+from __future__ import annotations
+
+import sys
+
+from cyclopts import App
+
+from models.errors import DatabaseUnfit, HistoryLost, PayLatchError, Refused, SettingsError, Unavailable
+
+EXIT_CODES: dict[type[PayLatchError], int] = {
+    Refused: 1,
+    SettingsError: 2,
+    DatabaseUnfit: 3,
+    HistoryLost: 4,
+    Unavailable: 5,
+}
+
+app = App(
+    name="paylatch",
+    help="Payment webhooks that take effect exactly once, and notifications that are never lost.\n\n"
+    "Settings come from the environment, `.env`, `paylatch.toml` or a secrets folder; `.env.example` lists them all. "
+    "Exit codes: 0 done, 1 refused or not all well, 2 a setting or an argument is wrong, 3 the database lacks "
+    "something, 4 the change stream's history is lost, 5 the database cannot be reached.",
+)
+app.command("scripts.serve:serve", name="serve")
+app.command("scripts.watch:watch", name="watch")
+app.command("scripts.database:run_database", name="database")
+app.command("scripts.indexes:indexes", name="indexes")
+app.command("scripts.doctor:doctor", name="doctor")
+app.command("scripts.events:app", name="events")
+app.command("scripts.notifications:app", name="notifications")
+app.command("scripts.simulate:simulate", name="simulate")
+app.command("scripts.demo:demo", name="demo")
+app.command("scripts.run:run", name="run")
+
+
+def main() -> None:
+    """Run one command; an error of ours is one sentence on standard error and an exit code."""
+    try:
+        app()
+    except PayLatchError as error:
+        sys.stderr.write(f"paylatch: {error}\n")
+        sys.exit(next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,225 @@
+"""Razorpay-shaped bodies, field for field and in the provider's key order; pure functions of their arguments.
+
+Amounts are integers in the currency's smallest unit, times are unix seconds. An entity is built once, as authorised,
+and then shown in another status by `in_status`, so that all events of one payment agree on its id and method details. A
+new kind of event is one entity builder plus one line that names its parts, such as
+`event("refund.processed", at, account_id, refund=refund, payment=payment)`.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import random
+
+Json = dict[str, Any]
+Method = Literal["card", "upi", "netbanking", "wallet"]
+PaymentStatus = Literal["authorized", "captured", "failed"]
+
+METHODS: tuple[Method, ...] = ("card", "upi", "netbanking", "wallet")
+BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+NETWORKS = ("Visa", "MasterCard", "RuPay")
+BANKS = ("HDFC", "ICIC", "SBIN", "UTIB", "KKBK")
+WALLETS = ("payzapp", "mobikwik", "amazonpay")
+UPI_FLOWS = ("collect", "intent")
+
+# code, description, source, step, reason: a failure the bank decided, and one the customer did.
+FAILURES: tuple[tuple[str, str, str, str, str], ...] = (
+    ("BAD_REQUEST_ERROR", "Payment was declined by the bank", "issuer", "payment_authorization", "payment_declined"),
+    (
+        "BAD_REQUEST_ERROR",
+        "Payment was not completed on time",
+        "customer",
+        "payment_authentication",
+        "payment_timed_out",
+    ),
+    ("GATEWAY_ERROR", "The gateway could not process the payment", "gateway", "payment_authorization", "gateway_error"),
+)
+NO_FAILURE = (None, None, None, None, None)
+
+
+def identifier(rng: random.Random, prefix: str = "") -> str:
+    """An id of the provider's form: a prefix (`pay_`, `order_`; none for event ids) and 14 base62 characters."""
+    return prefix + "".join(rng.choices(BASE62, k=14))
+
+
+def digits(rng: random.Random, count: int) -> str:
+    """That many random decimal digits."""
+    return "".join(rng.choices(string.digits, k=count))
+
+
+def fees(amount: int) -> tuple[int, int]:
+    """Fee (tax included) and tax in the smallest unit: 2 % and 18 % of that, rounded half up in integers."""
+    net = (amount * 2 + 50) // 100
+    tax = (net * 18 + 50) // 100
+    return net + tax, tax
+
+
+def payment(  # noqa: PLR0913 - an entity has many fields
+    rng: random.Random,
+    *,
+    order_id: str | None,
+    amount: int,
+    created_at: int,
+    method: Method = "upi",
+    currency: str = "INR",
+    notes: Json | None = None,
+    email: str | None = "asha.nair@example.com",
+    contact: str | None = "+910000000001",
+) -> Json:
+    """A payment entity in status `authorized`; empty notes are `[]`, as the provider writes them."""
+    details = _method_details(rng, method, email)
+    return {
+        "id": identifier(rng, "pay_"),
+        "entity": "payment",
+        "amount": amount,
+        "currency": currency,
+        "status": "authorized",
+        "order_id": order_id,
+        "invoice_id": None,
+        "international": False,
+        "method": method,
+        "amount_refunded": 0,
+        "refund_status": None,
+        "captured": False,
+        "description": f"#{identifier(rng)}",
+        "card_id": details.get("card", {}).get("id"),
+        **({"card": details["card"]} if method == "card" else {}),
+        "bank": details.get("bank"),
+        "wallet": details.get("wallet"),
+        "vpa": details.get("vpa"),
+        "email": email,
+        "contact": contact,
+        "notes": notes or [],
+        "fee": None,
+        "tax": None,
+        **_errors(NO_FAILURE),
+        "acquirer_data": details["acquirer_data"],
+        "created_at": created_at,
+        "reward": None,
+        **({"upi": details["upi"]} if method == "upi" else {}),
+    }
+
+
+def in_status(entity: Json, status: PaymentStatus, *, failure: int = 0) -> Json:
+    """The same payment as another snapshot: fee and tax once captured, `FAILURES[failure]` when failed."""
+    seen = {**entity, "status": status, "captured": status == "captured"}
+    if status == "captured":
+        seen["fee"], seen["tax"] = fees(entity["amount"])
+    if status == "failed":
+        seen.update(_errors(FAILURES[failure % len(FAILURES)]))
+        seen["acquirer_data"] = dict.fromkeys(list(entity["acquirer_data"])[:1])
+    return seen
+
+
+def order(
+    rng: random.Random,
+    *,
+    amount: int,
+    receipt: str,
+    created_at: int,
+    currency: str = "INR",
+    notes: Json | None = None,
+) -> Json:
+    """An order entity in status `created`, nothing paid yet; `receipt` is the shop's own number."""
+    return {
+        "id": identifier(rng, "order_"),
+        "entity": "order",
+        "amount": amount,
+        "amount_paid": 0,
+        "amount_due": amount,
+        "currency": currency,
+        "receipt": receipt,
+        "offer_id": None,
+        "status": "created",
+        "attempts": 0,
+        "notes": notes or [],
+        "created_at": created_at,
+        "description": None,
+        "checkout": None,
+    }
+
+
+def paid(entity: Json, *, attempts: int = 1) -> Json:
+    """The same order, fully paid after that many attempts."""
+    return {**entity, "amount_paid": entity["amount"], "amount_due": 0, "status": "paid", "attempts": attempts}
+
+
+def event(name: str, created_at: int, account_id: str, **parts: Json) -> Json:
+    """The envelope; `parts` are the entities in the order in which `contains` and `payload` name them."""
+    return {
+        "entity": "event",
+        "account_id": account_id,
+        "event": name,
+        "contains": list(parts),
+        "payload": {part: {"entity": entity} for part, entity in parts.items()},
+        "created_at": created_at,
+    }
+
+
+def payment_authorized(entity: Json, created_at: int, account_id: str) -> Json:
+    """`payment.authorized` of this payment: it moves no money yet."""
+    return event("payment.authorized", created_at, account_id, payment=in_status(entity, "authorized"))
+
+
+def payment_captured(entity: Json, created_at: int, account_id: str) -> Json:
+    """`payment.captured` of this payment; only this event shows `base_amount`."""
+    seen = {**in_status(entity, "captured"), "base_amount": entity["amount"]}
+    return event("payment.captured", created_at, account_id, payment=seen)
+
+
+def payment_failed(entity: Json, created_at: int, account_id: str, *, failure: int = 0) -> Json:
+    """`payment.failed` of this payment, for the reason `FAILURES[failure]`."""
+    seen = in_status(entity, "failed", failure=failure)
+    return event("payment.failed", created_at, account_id, payment=seen)
+
+
+def order_paid(entity: Json, of: Json, created_at: int, account_id: str, *, attempts: int = 1) -> Json:
+    """`order.paid`: the captured payment and the order `of` it."""
+    captured = in_status(entity, "captured")
+    return event("order.paid", created_at, account_id, payment=captured, order=paid(of, attempts=attempts))
+
+
+def encode(body: Json) -> bytes:
+    """The bytes on the wire: compact UTF-8 JSON, keys as they stand, no trailing newline."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _errors(failure: tuple[str | None, ...]) -> Json:
+    return dict(
+        zip(("error_code", "error_description", "error_source", "error_step", "error_reason"), failure, strict=True)
+    )
+
+
+def _method_details(rng: random.Random, method: Method, email: str | None) -> Json:
+    match method:
+        case "card":
+            return {"card": _card(rng), "acquirer_data": {"auth_code": digits(rng, 6)}}
+        case "upi":
+            vpa = f"{(email or 'customer').partition('@')[0]}@okbank"
+            reference = {"rrn": digits(rng, 12), "upi_transaction_id": f"{rng.getrandbits(128):032X}"}
+            return {"vpa": vpa, "upi": {"vpa": vpa, "flow": rng.choice(UPI_FLOWS)}, "acquirer_data": reference}
+        case "netbanking":
+            return {"bank": rng.choice(BANKS), "acquirer_data": {"bank_transaction_id": digits(rng, 7)}}
+        case "wallet":
+            return {"wallet": rng.choice(WALLETS), "acquirer_data": {"transaction_id": digits(rng, 10)}}
+
+
+def _card(rng: random.Random) -> Json:
+    return {
+        "id": identifier(rng, "card_"),
+        "entity": "card",
+        "name": "",
+        "last4": digits(rng, 4),
+        "network": rng.choice(NETWORKS),
+        "type": rng.choice(("credit", "debit")),
+        "issuer": rng.choice(BANKS),
+        "international": False,
+        "emi": False,
+        "sub_type": "consumer",
+        "token_iin": digits(rng, 9),
+    }

@@ -1,0 +1,274 @@
+"""A seeded plan of webhook traffic with its ground truth, and the worker pool that sends it.
+
+The same options give the same orders and the same bytes. The events of an order are woven among those of its
+neighbours, some are then moved out of order, and copies and forgeries are put in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scripts.simulator import builders
+from scripts.simulator.builders import Json, digits, identifier
+from scripts.simulator.checkout import Life, OrderTruth, Story, attempt, live
+from scripts.simulator.sender import Answer, Delivery, Kind, Poster, deliver, sign
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+Placed = tuple[float, Delivery]
+STEP = 3.0
+"""Places between the first events of two neighbouring orders."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficOptions:
+    """What to plan; shares are fractions of 1."""
+
+    secrets: Mapping[str, str] = field(repr=False)
+    """Label -> webhook secret."""
+    current: str
+    """Label of the secret that signs."""
+    old: str | None = None
+    """Label of the secret that still signs `old_share` of the events, as during a rotation."""
+    old_share: float = 0.1
+    orders: int = 200
+    duplicates: float = 0.12
+    """Events sent twice under their own id."""
+    replays: float = 0.03
+    """Captured bodies sent again under a fresh event id."""
+    reorder: float = 0.2
+    """Events moved by up to `window` places; with 0 every order's events arrive in the order of their making."""
+    window: int = 30
+    bad_signatures: float = 0.04
+    """Forgeries, half of them changed bodies under an old signature, half signed with a wrong secret."""
+    failed_share: float = 0.06
+    """Orders whose only attempt fails."""
+    failed_first_share: float = 0.17
+    """Orders paid by a second attempt."""
+    late_share: float = 0.05
+    """Orders whose failed payment is authorised and captured later."""
+    authorized_only_share: float = 0.04
+    """Orders whose payment is authorised and never captured."""
+    authorized_share: float = 0.9
+    """Captured payments whose `payment.authorized` is sent as well."""
+    seed: int = 1
+    account_id: str | None = None
+    started_at: int = 1_767_225_600
+    """Unix second of the first order."""
+    concurrency: int = 16
+    rate: float | None = None
+    """Deliveries per second, None for as fast as the answers come."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be planned."""
+        lives = self.failed_share + self.failed_first_share + self.late_share + self.authorized_only_share
+        if self.current not in self.secrets or (self.old is not None and self.old not in self.secrets):
+            raise ValueError("the current and the old label must name one of the secrets")
+        if self.orders < 0 or lives > 1 or min(self.duplicates, self.replays, self.reorder, self.bad_signatures) < 0:
+            raise ValueError(
+                "orders and shares must not be negative, and the lives of orders must not exceed 1 together"
+            )
+        if self.concurrency < 1 or (self.rate is not None and self.rate <= 0):
+            raise ValueError("concurrency and rate must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A plan: the shop's orders, the deliveries in sending order, and the truth by the shop's `_id`."""
+
+    options: TrafficOptions
+    orders: list[Json]
+    deliveries: list[Delivery]
+    truth: dict[str, OrderTruth]
+
+    @property
+    def counts(self) -> Counter[Kind]:
+        """Deliveries by kind."""
+        return Counter(delivery.kind for delivery in self.deliveries)
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of a run; `sent` counts deliveries, `retried` the further requests they took."""
+
+    sent: int = 0
+    answers: Counter[int] = field(default_factory=Counter)
+    """Last answers by HTTP status, 0 for none."""
+    accepted: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    """4xx."""
+    retried: int = 0
+    errors: int = 0
+    """No answer, 5xx, or a 2xx without a verdict."""
+    unexpected: list[str] = field(default_factory=list)
+    """A line for each delivery that was not answered as its kind deserves."""
+
+    def add(self, delivery: Delivery, answer: Answer) -> None:
+        """Count one delivery by its last answer."""
+        self.sent += 1
+        self.retried += answer.tries - 1
+        self.answers[answer.status] += 1
+        refused = 400 <= answer.status < 500
+        self.accepted += answer.verdict == "accepted"
+        self.duplicates += answer.verdict == "duplicate"
+        self.rejected += refused
+        self.errors += answer.verdict is None and not refused
+        as_deserved = answer.status == 400 if delivery.kind == "bad_signature" else answer.verdict is not None
+        if not as_deserved:
+            self.unexpected.append(f"{delivery.kind} {delivery.note}: {answer.error or answer.status}")
+
+
+def plan(options: TrafficOptions) -> Traffic:
+    """Orders, deliveries and truth of these options; the same options give the same bytes."""
+    rng = random.Random(options.seed)
+    account_id = options.account_id or identifier(rng, "acc_")
+    lives = [
+        live(
+            rng,
+            f"PL-{n + 1:05d}-{digits(rng, 8)}",
+            options.started_at + n // 10,
+            account_id,
+            story,
+            authorized=options.authorized_share,
+        )
+        for n, story in enumerate(_stories(rng, options))
+    ]
+    firsts = _moved(rng, options, _woven(rng, options, lives))
+    placed = [*firsts, *_copies(rng, options, firsts), *_forgeries(rng, options, account_id, lives, firsts)]
+    placed.sort(key=lambda place: place[0])
+    return Traffic(
+        options=options,
+        orders=[life.order for life in lives],
+        deliveries=[delivery for _, delivery in placed],
+        truth={life.order["_id"]: life.truth for life in lives},
+    )
+
+
+async def run(
+    traffic: Traffic,
+    sender: Poster,
+    progress: Callable[[Delivery, Answer], None] | None = None,
+    *,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    tries: int = 4,
+    backoff: float = 0.2,
+) -> Report:
+    """Send the plan through a bounded pool of workers and count the answers.
+
+    Workers take deliveries in the plan's order, and a delivery waits for the one before it in its lane: the order in
+    which an order's events arrive is the plan's, however many workers there are. `concurrency` and `rate` default to
+    the options'.
+    """
+    report, pace = Report(), _Pace(rate or traffic.options.rate)
+    lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def send(delivery: Delivery) -> None:
+        await pace.turn()
+        answer = await deliver(sender, delivery, tries=tries, backoff=backoff)
+        report.add(delivery, answer)
+        if progress:
+            progress(delivery, answer)
+
+    async def work(pending: Iterator[Delivery]) -> None:
+        for delivery in pending:  # one iterator for all workers; no await between taking and queueing for the lane
+            async with lanes[delivery.lane] if delivery.lane else asyncio.Lock():
+                await send(delivery)
+
+    pending = iter(traffic.deliveries)
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(concurrency or traffic.options.concurrency):
+            workers.create_task(work(pending))
+    return report
+
+
+class _Pace:
+    """Lets one delivery through every 1/rate seconds."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._gap = 1 / rate if rate else 0.0
+        self._next = 0.0
+
+    async def turn(self) -> None:
+        """Wait for the next free moment."""
+        if self._gap:
+            now = asyncio.get_running_loop().time()
+            due = max(now, self._next)
+            self._next = due + self._gap
+            await asyncio.sleep(due - now)
+
+
+def _stories(rng: random.Random, options: TrafficOptions) -> list[Story]:
+    shares: dict[Story, float] = {
+        "failed_first": options.failed_first_share,
+        "failed": options.failed_share,
+        "late": options.late_share,
+        "authorized_only": options.authorized_only_share,
+    }
+    stories = [story for story, share in shares.items() for _ in range(round(share * options.orders))][: options.orders]
+    stories += ["paid"] * (options.orders - len(stories))
+    rng.shuffle(stories)
+    return stories
+
+
+def _woven(rng: random.Random, options: TrafficOptions, lives: list[Life]) -> list[Placed]:
+    placed: list[Placed] = []
+    for n, life in enumerate(lives):
+        place = n * STEP
+        for body in life.bodies:
+            secret = options.secrets[options.current]
+            if options.old is not None and rng.random() < options.old_share:
+                secret = options.secrets[options.old]
+            lane, note = life.provider_order["id"], f"{body['event']} {body['payload']['payment']['entity']['id']}"
+            placed.append((place, Delivery(builders.encode(body), identifier(rng), secret, lane=lane, note=note)))
+            place += rng.uniform(2, 8)
+    return placed
+
+
+def _moved(rng: random.Random, options: TrafficOptions, placed: list[Placed]) -> list[Placed]:
+    chosen = set(_sample(rng, range(len(placed)), options.reorder))
+    return [
+        (place + rng.uniform(-options.window, options.window) if n in chosen else place, delivery)
+        for n, (place, delivery) in enumerate(placed)
+    ]
+
+
+def _copies(rng: random.Random, options: TrafficOptions, firsts: list[Placed]) -> Iterator[Placed]:
+    for place, first in _sample(rng, firsts, options.duplicates):
+        later = place + rng.uniform(0.1, options.window)
+        yield later, Delivery(first.raw, first.event_id, first.secret, kind="duplicate", note=first.note)
+    for place, first in _sample(rng, firsts, options.replays):
+        later = place + rng.uniform(0.1, options.window)
+        yield later, Delivery(first.raw, identifier(rng), first.secret, kind="replay", note=first.note)
+
+
+def _forgeries(
+    rng: random.Random, options: TrafficOptions, account_id: str, lives: list[Life], firsts: list[Placed]
+) -> Iterator[Placed]:
+    for n, (place, first) in enumerate(_sample(rng, firsts, options.bad_signatures)):
+        if n % 2:
+            raw, signature = tampered(first.raw), sign(first.secret, first.raw)
+            note = f"changed amount of {first.note}"
+        else:
+            life = rng.choice(lives)
+            invented = attempt(rng, life.order, life.provider_order, options.started_at)
+            raw = builders.encode(builders.payment_captured(invented, options.started_at, account_id))
+            signature = sign(identifier(rng), raw)
+            note = f"invented capture {invented['id']}"
+        later = place + rng.uniform(0.1, options.window)
+        yield later, Delivery(raw, identifier(rng), first.secret, signature, kind="bad_signature", note=note)
+
+
+def tampered(raw: bytes) -> bytes:
+    """The same event with the first amount grown by a leading digit: still valid JSON, no longer what was signed."""
+    return raw.replace(b'"amount":', b'"amount":1', 1)
+
+
+def _sample(rng: random.Random, population: Any, share: float) -> list[Any]:  # noqa: ANN401 - any sequence
+    return rng.sample(population, min(len(population), round(share * len(population))))

@@ -1,0 +1,325 @@
+"""Every notice in every channel for every recipient, whatever the order looks like; money; the shop's own templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+from models.errors import SettingsError
+from models.settings import DEFAULT_ROUTES, Settings
+from models.telemetry import Telemetry
+from watcher.render import Rendered, Renderer, RenderError, money
+
+FACT_AT = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+REFS = {
+    "payment_failed": "pay_failed",
+    "refund_processed": "rfnd_1",
+    "refund_failed": "rfnd_1",
+    "payment_review": "amount_mismatch:pay_wrong",
+    "dispute_opened": "disp_1",
+    "dispute_closed": "disp_1",
+}
+FULL: dict[str, Any] = {
+    "_id": ObjectId("65a000000000000000000001"),
+    "orderNumber": "A-1001",
+    "userId": ObjectId("65a000000000000000000002"),
+    "items": [{"name": "Tea", "quantity": 2}],
+    "shippingAddress": {"name": "Priya Rao", "email": "priya@example.com"},
+    "payment": {
+        "status": "completed",
+        "amount": 49900000,
+        "currency": "INR",
+        "razorpayOrderId": "order_1",
+        "razorpayPaymentId": "pay_1",
+        "amountPaid": 49900000,
+        "amountRefunded": 20000,
+        "method": "card",
+        "methodDetails": {"last4": "4242", "network": "Visa"},
+        "attempts": [
+            {
+                "paymentId": "pay_failed",
+                "amount": 49900000,
+                "currency": "INR",
+                "error": {"reason": "insufficient_funds"},
+            },
+            {"paymentId": "pay_1", "amount": 49900000, "currency": "INR", "method": "card"},
+        ],
+        "refunds": [
+            {"refundId": "rfnd_1", "amount": 20000, "currency": "INR", "paymentId": "pay_1", "status": "processed"}
+        ],
+        "disputes": [
+            {"disputeId": "disp_1", "amount": 30000, "paymentId": "pay_1", "respondBy": 1767500000, "status": "lost"}
+        ],
+        "review": [
+            {"reason": "amount_mismatch", "ref": "pay_wrong", "amount": 4900, "currency": "INR", "state": "open"}
+        ],
+    },
+}
+JUNK: tuple[Any, ...] = (
+    None,
+    True,
+    7,
+    -1.5,
+    float("nan"),
+    10**400,
+    "text",
+    b"bytes",
+    [],
+    [1, [2]],
+    {"a": {}},
+    {"": None},
+    object(),
+)
+ORDERS = {
+    "full": FULL,
+    "empty": {},
+    **{f"payment is junk {n}": {**FULL, "payment": junk} for n, junk in enumerate(JUNK)},
+    **{f"all fields are junk {n}": dict.fromkeys(FULL, junk) for n, junk in enumerate(JUNK)},
+    **{f"all of payment is junk {n}": {"payment": dict.fromkeys(FULL["payment"], junk)} for n, junk in enumerate(JUNK)},
+    **{
+        f"all entries are junk {n}": {
+            "payment": {
+                "currency": junk,
+                "razorpayPaymentId": "pay_1",
+                **{
+                    kind: [junk, {**dict.fromkeys(FULL["payment"][kind][-1], junk), name: ref}]
+                    for kind, name, ref in (
+                        ("attempts", "paymentId", "pay_failed"),
+                        ("refunds", "refundId", "rfnd_1"),
+                        ("disputes", "disputeId", "disp_1"),
+                        ("review", "ref", "amount_mismatch:pay_wrong"),
+                    )
+                },
+            },
+        }
+        for n, junk in enumerate(JUNK)
+    },
+}
+
+
+def settings(**sections: Any) -> Settings:
+    given: dict[str, Any] = {"mongodb": {"uri": "mongodb://127.0.0.1:1"}, "shop": {"name": "Chai & Co"}, **sections}
+    return Settings(**given, _env_file=None)
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Renderer:
+    return Renderer(settings())
+
+
+def render(
+    renderer: Renderer,
+    notice: str = "payment_completed",
+    channel: str = "email",
+    recipient: str = "customer",
+    order: Mapping[str, Any] = FULL,
+) -> Rendered:
+    return renderer.render(notice, REFS.get(notice), channel, recipient, order, FACT_AT)
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys())
+@pytest.mark.parametrize("recipient", ["customer", "admin", "user"])
+@pytest.mark.parametrize("channel", ["email", "inapp"])
+@pytest.mark.parametrize("notice", DEFAULT_ROUTES)
+def test_every_notice_renders(
+    renderer: Renderer, notice: str, channel: str, recipient: str, order: Mapping[str, Any]
+) -> None:
+    rendered = render(renderer, notice, channel, recipient, order)
+    assert rendered.subject.strip() == rendered.subject != ""
+    assert "\n" not in rendered.subject
+    assert len(rendered.text) > 20
+    assert (rendered.html is not None) == (channel == "email")
+    words = f"{rendered.subject}\n{rendered.text}\n{rendered.html}"
+    assert not [trace for trace in ("{{", "{%", "Undefined", "object at", "None,", ": None") if trace in words]
+
+
+@pytest.mark.parametrize("notice", DEFAULT_ROUTES)
+def test_what_the_shop_reads_is_precise(renderer: Renderer, notice: str) -> None:
+    about = {"payment_failed": "pay_failed", "payment_review": "pay_wrong"}
+    amounts = {"refund": "₹200.00", "payment_refunded": "₹200.00", "dispute": "₹300.00", "payment_review": "₹49.00"}
+    amount = next((text for prefix, text in amounts.items() if notice.startswith(prefix)), "₹4,99,000.00")
+    for channel in ("email", "inapp"):
+        rendered = render(renderer, notice, channel, "admin")
+        assert "A-1001" in rendered.subject
+        for expected in ("A-1001", amount, about.get(notice, "pay_1"), "What to do"):
+            assert expected in rendered.text, expected
+
+
+def test_reasons_and_deadlines_are_told(renderer: Renderer) -> None:
+    assert "insufficient funds" in render(renderer, "payment_failed").text
+    assert "amount mismatch" in render(renderer, "payment_review", "inapp", "admin").subject
+    assert "payment.amount" in render(renderer, "payment_review", "email", "admin").text
+    assert "Answer by: 4 Jan 2026, 09:43" in render(renderer, "dispute_opened", "email", "admin").text
+    assert "2 Jan 2026, 08:34" in render(renderer).text
+
+
+def test_a_customer_never_reads_the_words_meant_for_the_shop(renderer: Renderer) -> None:
+    for notice in DEFAULT_ROUTES:
+        for recipient in ("customer", "user"):
+            for channel in ("email", "inapp"):
+                assert "What to do" not in render(renderer, notice, channel, recipient).text
+
+
+def test_markup_in_an_order_is_text(renderer: Renderer) -> None:
+    hostile = "<script>alert(1)</script>"
+    order = {"orderNumber": hostile, "shippingAddress": {"name": hostile}, "payment": {"razorpayPaymentId": hostile}}
+    for notice in DEFAULT_ROUTES:
+        for recipient in ("customer", "admin"):
+            rendered = render(renderer, notice, "email", recipient, order)
+            assert rendered.html is not None
+            assert "<script>" not in rendered.html
+            assert "&lt;script&gt;" in rendered.html
+            assert "Chai &amp; Co" in rendered.html
+
+
+def test_template_syntax_in_an_order_is_text(renderer: Renderer) -> None:
+    rendered = render(renderer, order={"orderNumber": "{{ 7 * 7 }}{% raw %}"})
+    assert "{{ 7 * 7 }}{% raw %}" in rendered.subject
+    assert "{{ 7 * 7 }}{% raw %}" in rendered.text
+
+
+def test_a_line_break_in_the_order_number_stays_in_the_subject(renderer: Renderer) -> None:
+    assert "A\r\nBcc: evil@example.com" in render(renderer, order={"orderNumber": "A\r\nBcc: evil@example.com"}).subject
+
+
+@pytest.mark.parametrize("name", ["Win at https://evil.example", "WWW.evil.example", ["Priya"], None, " \n "])
+def test_a_name_that_carries_a_link_or_is_none_is_left_out(renderer: Renderer, name: object) -> None:
+    text = render(renderer, order={"shippingAddress": {"name": name}}).text
+    assert text.startswith("Hello,\n")
+
+
+def test_the_order_of_the_document_database_is_not_changed_by_a_template(tmp_path: Path) -> None:
+    override(tmp_path, "en/email/payment_completed.txt", "{% set _ = order.update({'x': 1}) %}changed")
+    order = {"orderNumber": "A-1"}
+    assert "changed" not in render(Renderer(own(tmp_path)), order=order).text
+    assert order == {"orderNumber": "A-1"}
+
+
+MONEY = [
+    (49900000, "INR", "₹4,99,000.00"),
+    (5, "INR", "₹0.05"),
+    (0, "INR", "₹0.00"),
+    ("49900", "INR", "₹499.00"),
+    (49900.0, "inr", "₹499.00"),
+    (123456, "USD", "$1,234.56"),
+    *[(1234, code, "1,234") for code in ["BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"]],
+    *[(1234567, code, "1,234.567") for code in ["BHD", "IQD", "JOD", "KWD", "OMR", "TND"]],
+    *[(123456, code, "1,234.56") for code in ["EUR", "GBP", "HUF", "IDR", "AFN", "MGA", "XYZ"]],
+]
+
+
+@pytest.mark.parametrize(("amount", "currency", "expected"), MONEY)
+def test_money_is_written_with_the_currencys_own_decimals(amount: object, currency: str, expected: str) -> None:
+    shown = money(amount, currency, "en_IN")
+    digits = "".join(each for each in shown if each in "0123456789.,").lstrip(".,")
+    assert digits == "".join(each for each in expected if each in "0123456789.,")
+    assert shown == expected or expected[0].isdigit()
+
+
+def test_money_follows_the_locale() -> None:
+    assert money(49900000, "INR", "en_IN") == "₹4,99,000.00"
+    assert money(49900000, "INR", "de_DE") == "499.000,00\N{NO-BREAK SPACE}₹"
+
+
+@pytest.mark.parametrize(
+    "amount", [None, True, False, "499.00", "", "٤٩٩", -1, -0.5, 1.5, float("nan"), float("inf"), [1], {}, 10**40]
+)
+def test_what_is_no_amount_is_nothing(amount: object) -> None:
+    assert money(amount, "INR", "en_IN") == ""
+
+
+@pytest.mark.parametrize("currency", [None, "", "RUPEES", 7, ["INR"], "₹₹₹"])
+def test_money_without_a_currency_is_nothing(currency: object) -> None:
+    assert money(100, currency, "en_IN") == ""
+
+
+def test_an_order_without_a_currency_has_the_shops(tmp_path: Path) -> None:
+    order = {"payment": {"amountPaid": 1234}, "totals": {"currency": "usd"}}
+    assert "$12.34" in render(Renderer(settings(orders={"currency_path": "totals.currency"})), order=order).text
+    assert "¥1,234" in render(Renderer(settings(orders={"default_currency": "JPY"})), order=order).text
+
+
+def override(folder: Path, name: str, source: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(source, encoding="utf-8")
+
+
+def own(folder: Path, **sections: Any) -> Settings:
+    return settings(notifications={"templates": folder}, **sections)
+
+
+def test_the_shops_template_comes_first_file_by_file(tmp_path: Path) -> None:
+    override(
+        tmp_path, "en/email/payment_completed.subject.txt", "\nPaid {{ order.payment.amount | money('INR') }}!\n\n"
+    )
+    rendered = render(Renderer(own(tmp_path)))
+    assert rendered.subject == "Paid ₹4,99,000.00!"
+    assert "We have received your payment" in rendered.text
+    assert render(Renderer(own(tmp_path)), recipient="admin").subject.startswith("[Chai & Co] Paid")
+
+
+def test_further_languages_are_folders(tmp_path: Path) -> None:
+    override(tmp_path, "hi/email/payment_completed.subject.txt", "भुगतान मिला")
+    hindi = Renderer(own(tmp_path, shop={"locale": "hi_IN"}))
+    assert render(hindi).subject == "भुगतान मिला"
+    assert render(hindi, "payment_failed").subject.startswith("Your payment")
+    assert render(hindi, recipient="admin").subject != "भुगतान मिला"
+
+
+def test_further_channels_are_folders(tmp_path: Path) -> None:
+    override(tmp_path, "en/sms/payment_completed.txt", "Paid: {{ amount }}")
+    assert render(Renderer(own(tmp_path)), channel="sms") == Rendered("", "Paid: ₹4,99,000.00", None)
+
+
+@pytest.mark.parametrize("wrong", ["fine\n{% if %}", "fine\n{{ amount", "fine\n{{ amount | no_such_filter }}"])
+def test_a_broken_template_is_found_at_start_with_file_and_line(tmp_path: Path, wrong: str) -> None:
+    override(tmp_path, "en/email/payment_failed.html", wrong)
+    with pytest.raises(SettingsError, match=r"payment_failed\.html, line 2: "):
+        Renderer(own(tmp_path))
+
+
+def test_a_template_that_is_no_text_or_a_folder_that_is_none_is_a_settings_error(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(SettingsError, match="UTF-8"):
+        Renderer(own(tmp_path))
+    with pytest.raises(SettingsError, match="PAYLATCH_NOTIFICATIONS__TEMPLATES"):
+        Renderer(own(tmp_path / "missing"))
+
+
+def test_files_that_are_no_templates_do_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "logo.png").write_bytes(b"\x89PNG{% if %}")
+    (tmp_path / "notes.md").write_text("{% if %}")
+    Renderer(own(tmp_path))
+
+
+def test_a_shops_template_that_fails_on_an_order_gives_way_to_the_built_in_text(tmp_path: Path) -> None:
+    override(tmp_path, "en/email/payment_completed.txt", "{{ order.shippingAddress.name / 2 }}")
+    events: list[tuple[str, dict[str, Any]]] = []
+    renderer = Renderer(own(tmp_path), Telemetry(lambda event, fields: events.append((event, fields))))
+    assert "We have received your payment" in render(renderer).text
+    fields = {"notice": "payment_completed", "channel": "email", "to": "customer", "error": "TypeError"}
+    assert events == [("render.template_failed", fields)]
+
+
+@pytest.mark.parametrize("source", ["{{ ''.__class__.__mro__ }}", "{{ shop.__init__.__globals__ }}"])
+def test_templates_run_in_a_sandbox(tmp_path: Path, source: str) -> None:
+    override(tmp_path, "en/email/payment_completed.txt", f"seen {source}")
+    assert "class" not in render(Renderer(own(tmp_path))).text
+
+
+def test_a_notice_without_a_template_is_an_error_of_ours(renderer: Renderer) -> None:
+    with pytest.raises(RenderError, match="no template for no_such_notice by email to customer"):
+        render(renderer, "no_such_notice")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("locale", "xx_XX_nowhere"), ("timezone", "Mars/Olympus"), ("timezone", "../etc")]
+)
+def test_an_unknown_locale_or_time_zone_is_a_settings_error(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"PAYLATCH_SHOP__{name.upper()}"):
+        Renderer(settings(shop={name: value}))

@@ -1,0 +1,1 @@
+"""HTTP in: receive, admit, process. Needs nothing but `models`."""

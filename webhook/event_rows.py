@@ -1,0 +1,180 @@
+"""Every write of an event's row after its insert; each is guarded by the claim's token or by the status it replaces."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from pymongo.asynchronous.client_session import AsyncClientSession
+
+from models.clock import ServerClock
+from models.database import Database, RawDocument
+from models.errors import LeaseLost
+from models.leases import Claim, kill_session
+from models.settings import ProcessingSettings
+from models.states import CLAIMABLE_EVENTS, EventStatus
+from models.telemetry import Telemetry
+
+FIRST_RETRY = 5.0
+LONGEST_RETRY = 3600.0
+RETRY_JITTER = 0.2
+PARK_PAUSES = (2.0, 10.0, 60.0)
+LONGEST_PARK_PAUSE = 900.0
+_DUE_FIELDS = {"status": 1, "lease": 1, "refs": 1, "attempts": 1, "eventId": 1, "parkedUntil": 1}
+
+
+def retry_delay(attempts: int) -> float:
+    """Seconds until the next try after the `attempts`-th one failed: 5 s doubling, at most an hour, ±20 %."""
+    delay = min(FIRST_RETRY * 2.0 ** max(0, attempts - 1), LONGEST_RETRY)
+    return delay * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)  # noqa: S311 - spreads load, guards nothing
+
+
+def park_delay(parks: int) -> float:
+    """Seconds until a parked event looks for its order again: 2 s, 10 s, 1 min, then every 15 min."""
+    return PARK_PAUSES[parks] if parks < len(PARK_PAUSES) else LONGEST_PARK_PAUSE
+
+
+def lane_of(row: Mapping[str, Any]) -> str:
+    """What events of one order have in common, from a row's stored refs; a row without any has a lane of its own."""
+    refs = row.get("refs") or {}
+    return refs.get("orderId") or refs.get("paymentLinkId") or refs.get("paymentId") or f"row:{row['_id']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An event to work on; one that was inserted as `processing` comes with its claim and session."""
+
+    row_id: object
+    claim: Claim | None = field(default=None, compare=False)
+    session: AsyncClientSession | None = field(default=None, compare=False)
+
+
+class EventRows:
+    """The rows of `webhook_events`."""
+
+    def __init__(self, db: Database, clock: ServerClock, settings: ProcessingSettings, telemetry: Telemetry) -> None:
+        self._db, self._clock, self._settings, self._telemetry = db, clock, settings, telemetry
+
+    async def due(self, limit: int) -> list[RawDocument]:
+        """Rows that are due, oldest first: waiting ones by their time, `processing` ones by their lease's end."""
+        waiting = {"status": {"$in": list(CLAIMABLE_EVENTS)}, "nextAttemptAt": {"$lte": self._clock.now()}}
+        abandoned = {"status": EventStatus.PROCESSING, "nextAttemptAt": {"$lte": self._clock.expired_before()}}
+        found: list[RawDocument] = []
+        for wanted in (abandoned, waiting):
+            cursor = self._db.events.find(wanted, _DUE_FIELDS).sort("nextAttemptAt", 1).limit(limit - len(found))
+            found += await cursor.to_list()
+            if len(found) >= limit:
+                break
+        return found
+
+    async def load(self, row_id: object) -> RawDocument | None:
+        """The whole row."""
+        return await self._db.events.find_one({"_id": row_id})
+
+    async def claim(self, row: Mapping[str, Any], claim: Claim) -> bool:
+        """Take a due row; False when somebody else was faster. A dead holder's transaction is ended first."""
+        guard: dict[str, Any] = {"_id": row["_id"], "status": row["status"]}
+        if row["status"] == EventStatus.PROCESSING:
+            if row["lease"]["until"] > self._clock.expired_before():
+                return False
+            await kill_session(self._db, row["lease"], self._telemetry)
+            guard["lease.token"] = row["lease"]["token"]
+        update: dict[str, Any] = {"$set": self._held(claim)}
+        if row["status"] != EventStatus.PARKED:  # waking to look for an order is no attempt
+            update["$inc"] = {"attempts": 1}
+        result = await self._db.events.update_one(guard, update)
+        return result.matched_count == 1
+
+    def _held(self, claim: Claim) -> dict[str, Any]:
+        return {
+            "status": EventStatus.PROCESSING,
+            "lease": claim.document(),
+            "nextAttemptAt": claim.until,
+            "updatedAt": self._clock.now(),
+        }
+
+    async def finish(
+        self,
+        row_id: object,
+        claim: Claim,
+        status: EventStatus,
+        outcome: str,
+        detail: str | None = None,
+        session: AsyncClientSession | None = None,
+    ) -> None:
+        """End the event: completed, ignored or dead. Raises `LeaseLost` when the row is not ours any more."""
+        now = self._clock.now()
+        await self._fenced(
+            row_id,
+            claim,
+            {
+                "$set": {
+                    "status": status,
+                    "outcome": {"code": outcome, "detail": detail},
+                    "processedAt": now,
+                    "completedBy": claim.token,
+                    "updatedAt": now,
+                },
+                "$unset": {"lease": "", "nextAttemptAt": ""},
+            },
+            session,
+        )
+
+    async def park(self, row: Mapping[str, Any], claim: Claim) -> None:
+        """Let the event wait for its order; parking again keeps the first deadline."""
+        now, parks = self._clock.now(), row.get("parks", 0)
+        changes = {
+            "parks": parks + 1,
+            "parkedUntil": row.get("parkedUntil") or now + timedelta(seconds=self._settings.parked_for),
+            "outcome": {"code": "waiting_for_order", "detail": None},
+        }
+        await self._release(row["_id"], claim, EventStatus.PARKED, now + timedelta(seconds=park_delay(parks)), changes)
+
+    async def retry(self, row_id: object, claim: Claim, error: str, detail: str, delay: float) -> None:
+        """The attempt failed and counts; try again after `delay` seconds."""
+        due = self._clock.in_seconds(delay)
+        await self._release(row_id, claim, EventStatus.FAILED, due, {"error": error, "errorDetail": detail})
+
+    async def postpone(self, row_id: object, claim: Claim, error: str, delay: float) -> None:
+        """An outage or a write conflict stood in the way: try again in `delay` seconds; the attempt does not count."""
+        due = self._clock.in_seconds(delay)
+        changes = {"error": error, "errorDetail": "the database stood in the way; nothing is wrong with the event"}
+        await self._release(row_id, claim, EventStatus.FAILED, due, changes, attempts=-1)
+
+    async def give_back(self, row_id: object, claim: Claim) -> None:
+        """The process stops before the event was settled: it is due now, and the attempt does not count."""
+        await self._release(row_id, claim, EventStatus.RECEIVED, self._clock.now(), {}, attempts=-1)
+
+    async def _release(
+        self,
+        row_id: object,
+        claim: Claim,
+        status: EventStatus,
+        due: datetime,
+        changes: Mapping[str, Any],
+        attempts: int = 0,
+    ) -> None:
+        fields = {"status": status, "nextAttemptAt": due, "updatedAt": self._clock.now(), **changes}
+        update: dict[str, Any] = {"$set": fields, "$unset": {"lease": ""}}
+        if attempts:
+            update["$inc"] = {"attempts": attempts}
+        await self._fenced(row_id, claim, update)
+
+    async def _fenced(
+        self,
+        row_id: object,
+        claim: Claim,
+        update: Mapping[str, Any],
+        session: AsyncClientSession | None = None,
+    ) -> None:
+        result = await self._db.events.update_one(claim.fence(row_id), update, session=session)
+        if result.matched_count == 0 and not await self._ended_by(row_id, claim, session):
+            raise LeaseLost("another worker took this event over")
+
+    async def _ended_by(self, row_id: object, claim: Claim, session: AsyncClientSession | None) -> bool:
+        """Whether an earlier try of this very claim did end the event and only its reply was lost."""
+        query = {"_id": row_id, "completedBy": claim.token}
+        return session is None and await self._db.events.find_one(query, {"_id": 1}) is not None

@@ -1,0 +1,257 @@
+"""Process one claimed event: parse its raw bytes, find its order, reduce, settle. The only way an order changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pymongo
+from bson import Binary
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import PyMongoError
+
+from models.alerts import announce, raise_alert
+from models.clock import ServerClock
+from models.crash import crash_point
+from models.database import Database, RawDocument
+from models.errors import LeaseLost, OrderUnreadable, PayLatchError, Poison, PreconditionMissed, Retryable, Unparseable
+from models.facts import Cause, Event
+from models.leases import Claim
+from models.reducer import Change, reduce
+from models.settings import OrderSettings, ProcessingSettings
+from models.states import EventStatus
+from models.telemetry import Telemetry
+from webhook.event_rows import EventRows, Job, retry_delay
+from webhook.orders import Found, expectation, find_order, read_order
+from webhook.providers import Provider
+from webhook.settlement import PaymentTaken, Settlement
+
+PRECONDITION_TRIES = 5
+OUTAGE_PAUSE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One claimed row, under way."""
+
+    row: RawDocument
+    claim: Claim
+    session: AsyncClientSession
+
+
+class Processor:
+    """Runs jobs; whatever happens, the row ends finished, due again, or with a lease that will end."""
+
+    def __init__(
+        self,
+        db: Database,
+        rows: EventRows,
+        clock: ServerClock,
+        providers: Mapping[str, Provider],
+        processing: ProcessingSettings,
+        orders: OrderSettings,
+        telemetry: Telemetry,
+    ) -> None:
+        self._db, self._rows, self._clock, self._providers = db, rows, clock, providers
+        self._processing, self._orders, self._telemetry = processing, orders, telemetry
+        self._settlement = Settlement(db, rows, clock)
+
+    async def run(self, job: Job) -> None:
+        """Work on one event under its lease; never raises."""
+        async with job.session or self._db.client.start_session() as session:
+            try:
+                work = await self._take(job, session)
+                if work is not None:
+                    await self._work(work)
+            except (PyMongoError, Retryable) as error:
+                self._telemetry.emit("event.not_taken", row=str(job.row_id), error=type(error).__name__)
+
+    async def _take(self, job: Job, session: AsyncClientSession) -> _Work | None:
+        """The row under our claim; a job that was queued claims it now, unless somebody else was faster."""
+        row = await self._rows.load(job.row_id)
+        claim = job.claim
+        if row is None:
+            return None
+        if claim is None:
+            if row["status"] in {EventStatus.COMPLETED, EventStatus.IGNORED, EventStatus.DEAD}:
+                return None
+            if row["attempts"] >= self._processing.max_attempts and row["status"] == EventStatus.PROCESSING:
+                await self._bury_abandoned(row)
+                return None
+            claim = Claim.of(self._clock, self._processing.lease, Binary(session.session_id["id"], 4))
+            if not await self._rows.claim(row, claim):
+                return None
+            row = await self._rows.load(job.row_id)
+        crash_point("webhook.claimed")
+        return _Work(row, claim, session) if row is not None else None
+
+    async def _bury_abandoned(self, row: RawDocument) -> None:
+        """Ten workers died over this row: it is likely the row that kills them."""
+        claim = Claim.of(self._clock, self._processing.lease)
+        if await self._rows.claim(row, claim):
+            await self._bury(row, claim, "worker_died", "every worker that took it died over it")
+
+    async def _work(self, work: _Work) -> None:
+        started = time.monotonic()
+        error: str | None = None
+        try:
+            with pymongo.timeout(min(self._processing.deadline, max(work.claim.remaining, 0.1))):
+                outcome = await self._settle(work)
+        except asyncio.CancelledError:
+            await self._give_back(work)
+            raise
+        except LeaseLost:
+            outcome = "lease_lost"
+        except Exception as failure:  # noqa: BLE001 - every failure ends in the row
+            error = _name(failure)
+            outcome = await self._failed(work, failure)
+        self._telemetry.emit(
+            "event.processed",
+            event_id=work.row["eventId"],
+            type=work.row["eventType"],
+            outcome=outcome,
+            error=error,
+            attempts=work.row["attempts"],
+            duration_ms=round((time.monotonic() - started) * 1000, 1),
+            age_ms=round((self._clock.now() - work.row["receivedAt"]).total_seconds() * 1000),
+        )
+
+    async def _give_back(self, work: _Work) -> None:
+        """The process stops: let another one have the row now rather than when the lease ends."""
+        with contextlib.suppress(PyMongoError, Retryable), pymongo.timeout(1):
+            await self._rows.give_back(work.row["_id"], work.claim)
+
+    async def _settle(self, work: _Work) -> str:
+        """The event's effect; the outcome's code. Raises what `_failed` knows how to take."""
+        row, claim = work.row, work.claim
+        provider = self._providers[row["provider"]]
+        event = provider.parse(bytes(row["rawBody"]))
+        if reason := _not_for_us(provider, event):
+            await self._rows.finish(row["_id"], claim, EventStatus.IGNORED, reason)
+            return reason
+        found = await find_order(self._db, event, self._orders)
+        if found is None:
+            return await self._park(work, event)
+        return await self._change(work, event, found)
+
+    async def _park(self, work: _Work, event: Event) -> str:
+        """Written first, then looked up once more: an order that came in between is not missed."""
+        row, claim = work.row, work.claim
+        deadline = row.get("parkedUntil")
+        if deadline is not None and deadline <= self._clock.now():
+            await self._bury(row, claim, "unmatched", "its order never came")
+            return "unmatched"
+        await self._rows.park(row, claim)
+        crash_point("webhook.parked")
+        if await find_order(self._db, event, self._orders) is None:
+            return "parked"
+        again = Claim.of(self._clock, self._processing.lease, claim.lsid)
+        parked = await self._rows.load(row["_id"])
+        if parked is None or parked["status"] != EventStatus.PARKED or not await self._rows.claim(parked, again):
+            return "parked"
+        return await self._settle(_Work(parked, again, work.session))
+
+    async def _change(self, work: _Work, event: Event, found: Found) -> str:
+        """Reduce and commit; when somebody else wrote the order in between, read it again, at most five times."""
+        row, order = work.row, found.order
+        cause = Cause(row["eventId"], row["eventType"], row["origin"])
+        taken: frozenset[str] = frozenset()
+        for _ in range(PRECONDITION_TRIES):
+            change = self._reduce(order, event, found, taken)
+            if change is None:
+                await self._rows.finish(row["_id"], work.claim, EventStatus.COMPLETED, "already_applied")
+                return "already_applied"
+            try:
+                await self._settlement.apply(row["_id"], work.claim, work.session, order, change, cause)
+            except PaymentTaken:
+                taken = frozenset(fact.id for fact in event.payments)
+            except (PreconditionMissed, PyMongoError) as error:
+                if not _is_conflict(error):
+                    raise
+                self._telemetry.emit("order.conflict")
+                await asyncio.sleep(random.uniform(0, 0.05))  # noqa: S311 - lets the other writer go first
+            else:
+                self._announce(order, change)
+                return "applied"
+            order = await self._read_again(order)
+        raise PreconditionMissed("the order is written faster than it can be read")
+
+    def _reduce(self, order: RawDocument, event: Event, found: Found, taken: frozenset[str]) -> Change | None:
+        payment = order.get("payment", {})
+        if not isinstance(payment, dict):
+            raise OrderUnreadable("the order's `payment` is no document")
+        expected = expectation(order, self._orders)
+        return reduce(payment, event.payments, expected, self._clock.now(), taken, found.doubts)
+
+    async def _read_again(self, order: RawDocument) -> RawDocument:
+        again = await read_order(self._db, order["_id"], self._orders)
+        if again is None:
+            raise PreconditionMissed("the order was deleted in this moment")
+        return again
+
+    def _announce(self, order: RawDocument, change: Change) -> None:
+        if change.status_from != change.status_to:
+            self._telemetry.emit("order.moved", order=str(order["_id"]), to=str(change.status_to))
+        for reason, ref in change.reviews:
+            announce(self._telemetry, "payment_review", f"{reason}:{ref}", f"order {order['_id']}")
+
+    async def _failed(self, work: _Work, failure: Exception) -> str:
+        """Write what follows from a failure; if even that fails, the lease ends and another worker comes."""
+        row, claim = work.row, work.claim
+        while True:
+            try:
+                return await self._record_failure(row, claim, failure)
+            except LeaseLost:
+                return "lease_lost"
+            except (PyMongoError, Retryable):
+                if claim.remaining < 2 * OUTAGE_PAUSE:
+                    return "unavailable"
+                await asyncio.sleep(OUTAGE_PAUSE)
+
+    async def _record_failure(self, row: RawDocument, claim: Claim, failure: Exception) -> str:
+        if isinstance(failure, Poison):
+            outcome = "unparseable" if isinstance(failure, Unparseable) else failure.code
+            await self._bury(row, claim, outcome, _sentence(failure))
+            return outcome
+        if isinstance(failure, PyMongoError | Retryable):
+            await self._rows.postpone(row["_id"], claim, _name(failure), retry_delay(1))
+            return "unavailable"
+        if row["attempts"] >= self._processing.max_attempts:
+            await self._bury(row, claim, "gave_up", _name(failure))
+            return "gave_up"
+        await self._rows.retry(row["_id"], claim, _name(failure), _sentence(failure), retry_delay(row["attempts"]))
+        return "failed"
+
+    async def _bury(self, row: RawDocument, claim: Claim, outcome: str, detail: str) -> None:
+        """Dead letter: the alert first, so that a crash in between repeats it instead of losing it."""
+        kind = {"unmatched": "event_unmatched", "unparseable": "event_unparseable"}.get(outcome, "event_dead")
+        await raise_alert(self._db, self._telemetry, kind, row["eventId"], self._clock.now(), f"{outcome}: {detail}")
+        await self._rows.finish(row["_id"], claim, EventStatus.DEAD, outcome, detail)
+
+
+def _not_for_us(provider: Provider, event: Event) -> str | None:
+    """Why an authentic event moves nothing here, or None."""
+    if event.event_type not in provider.event_types:
+        return "unknown_type"
+    if not provider.is_ours(event):
+        return "foreign_account"
+    return None if event.refs.order_id else "no_order_id"
+
+
+def _is_conflict(error: Exception) -> bool:
+    return isinstance(error, PreconditionMissed) or (
+        isinstance(error, PyMongoError) and error.has_error_label("TransientTransactionError") and not error.timeout
+    )
+
+
+def _name(failure: Exception) -> str:
+    return failure.code if isinstance(failure, PayLatchError) else type(failure).__name__
+
+
+def _sentence(failure: Exception) -> str:
+    """Our own text only: a driver's quotes whole documents."""
+    return str(failure)[:300] if isinstance(failure, PayLatchError) else f"unexpected {type(failure).__name__}"

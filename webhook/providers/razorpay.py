@@ -1,0 +1,163 @@
+"""Razorpay: signature, and a tolerant view of its bodies (facts from its documentation and from observed bodies)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from models.errors import Unparseable
+from models.facts import Event, PaymentFact, Refs
+from models.money import parse_amount, parse_currency
+from models.settings import Settings
+from webhook.payload import read_object
+
+_SIGNATURE = re.compile(r"[0-9a-fA-F]{64}")
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_LATEST = 253402300799  # 9999-12-31, the last second a date can hold
+_LONGEST_TYPE = 100
+_LONGEST_WORD = 100
+
+
+class Razorpay:
+    """Signs the raw body with HMAC-SHA256; the event id is an unsigned header."""
+
+    name = "razorpay"
+    path = "/webhooks/razorpay"
+    signature_header = "X-Razorpay-Signature"
+    event_id_header = "X-Razorpay-Event-Id"
+    event_id_signed = False
+    event_types = frozenset({"payment.authorized", "payment.captured", "payment.failed", "order.paid"})
+
+    def __init__(self, settings: Settings) -> None:
+        self._secrets = {
+            label: secret.get_secret_value().encode() for label, secret in settings.razorpay.webhook_secrets.items()
+        }
+        self._accounts = frozenset(settings.razorpay.account_ids)
+
+    def signature(self, value: str) -> bytes | None:
+        """64 hex characters as 32 bytes; None for anything else."""
+        return bytes.fromhex(value) if _SIGNATURE.fullmatch(value) else None
+
+    def signed_with(self, signature: bytes, raw: bytes) -> str | None:
+        """Compare with every live secret in constant time; retries of old events stay signed with the old one."""
+        found = None
+        for label, secret in self._secrets.items():
+            if hmac.compare_digest(hmac.digest(secret, raw, hashlib.sha256), signature):
+                found = label
+        return found
+
+    def parse(self, raw: bytes) -> Event:
+        """Key off `payload`, never `contains`; raises `Unparseable` where a type that moves money has no payment."""
+        body = read_object(raw)
+        event_type = body.get("event")
+        if not isinstance(event_type, str) or not event_type:
+            raise Unparseable("the body names no event type")
+        payload = _mapping(body.get("payload"))
+        payment, order = _entity(payload, "payment"), _entity(payload, "order")
+        fact = _payment_fact(payment) if event_type in self.event_types else None
+        if event_type in self.event_types and fact is None:
+            raise Unparseable("the payload has no usable payment")
+        return Event(
+            event_type=event_type[:_LONGEST_TYPE],
+            account_id=_word(body.get("account_id")),
+            occurred_at=None if event_type.startswith("payment_link.") else _occurred_at(body, payload),
+            refs=_refs(payload, payment, order),
+            payments=(fact,) if fact else (),
+            receipt=_word(order.get("receipt")),
+            payload=body,
+        )
+
+    def is_ours(self, event: Event) -> bool:
+        """Every account is, unless some are configured."""
+        return not self._accounts or event.account_id in self._accounts
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _entity(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return _mapping(_mapping(payload.get(name)).get("entity"))
+
+
+def _id(value: object) -> str | None:
+    return value if isinstance(value, str) and _ID.fullmatch(value) else None
+
+
+def _word(value: object) -> str | None:
+    """A short printable string, or None: absent, empty, null and odd types are all the same to us."""
+    return value if isinstance(value, str) and 0 < len(value) <= _LONGEST_WORD and value.isprintable() else None
+
+
+def _unix(value: object) -> int | None:
+    seconds = parse_amount(value)
+    return seconds if seconds and seconds <= _LATEST else None
+
+
+def _occurred_at(body: Mapping[str, Any], payload: Mapping[str, Any]) -> int | None:
+    """Some published bodies carry `created_at` inside `payload`, some nowhere."""
+    return _unix(body.get("created_at")) or _unix(payload.get("created_at"))
+
+
+def _refs(payload: Mapping[str, Any], payment: Mapping[str, Any], order: Mapping[str, Any]) -> Refs:
+    return Refs(
+        order_id=_id(payment.get("order_id")) or _id(order.get("id")),
+        payment_id=_id(payment.get("id")),
+        refund_id=_id(_entity(payload, "refund").get("id")),
+        payment_link_id=_id(_entity(payload, "payment_link").get("id")),
+        subscription_id=_id(_entity(payload, "subscription").get("id")),
+    )
+
+
+def _payment_fact(entity: Mapping[str, Any]) -> PaymentFact | None:
+    payment_id, status = _id(entity.get("id")), _word(entity.get("status"))
+    if payment_id is None or status is None:
+        return None
+    return PaymentFact(
+        id=payment_id,
+        status=status,
+        captured=_is_capture(status, entity.get("captured")),
+        amount=parse_amount(entity.get("amount")),
+        currency=parse_currency(entity.get("currency")),
+        created_at=_unix(entity.get("created_at")),
+        method=_word(entity.get("method")),
+        method_details=_method_details(entity),
+        fee=parse_amount(entity.get("fee")),
+        tax=parse_amount(entity.get("tax")),
+        error=_error(entity) if status == "failed" else {},
+    )
+
+
+def _is_capture(status: str, flag: object) -> bool:
+    """`captured: true` alone is none: published failed and authorised payments carry it."""
+    return status == "captured" or (status == "refunded" and flag in (1, "1"))
+
+
+def _method_details(entity: Mapping[str, Any]) -> dict[str, str]:
+    card = _mapping(entity.get("card"))
+    found = {
+        "network": _word(card.get("network")),
+        "last4": _word(card.get("last4")),
+        "issuer": _word(card.get("issuer")),
+        "wallet": _word(entity.get("wallet")),
+        "bank": _word(entity.get("bank")),
+        "vpaMasked": _masked_vpa(_word(entity.get("vpa"))),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _masked_vpa(vpa: str | None) -> str | None:
+    """`gaurav@okbank` -> `g***@okbank`: enough to recognise, too little to misuse."""
+    if vpa is None:
+        return None
+    user, at, handle = vpa.partition("@")
+    return f"{user[:1]}***{at}{handle}"
+
+
+def _error(entity: Mapping[str, Any]) -> dict[str, str]:
+    """The coded parts of a failure; descriptions are for people and may hold anything, so they stay in the raw body."""
+    found = {name: _word(entity.get(f"error_{name}")) for name in ("code", "reason", "step", "source")}
+    return {name: value for name, value in found.items() if value}
