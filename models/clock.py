@@ -11,16 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from bson.codec_options import CodecOptions
+from pymongo import AsyncMongoClient
 
 from models.errors import Unavailable
-
-if TYPE_CHECKING:
-    from pymongo import AsyncMongoClient
 
 LONGEST_ROUND_TRIP = 0.5
 KEPT_SAMPLES = 12
 FRESH_FOR = 60.0
+_AWARE: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
 TAKER_MARGIN = timedelta(milliseconds=500)
 """A taker waits this long past a lease's end: as much as two samples can differ."""
 
@@ -52,7 +53,7 @@ class ServerClock:
     async def run_once(self) -> dict[str, int]:
         """Take one sample; a round trip over 500 ms says too little and is discarded."""
         before = self._monotonic()
-        reply = await self._client.admin.command("hello")
+        reply = await self._client.admin.command("hello", codec_options=_AWARE)
         after = self._monotonic()
         if after - before > LONGEST_ROUND_TRIP:
             return {"discarded": 1}

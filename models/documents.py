@@ -176,7 +176,7 @@ class NotificationRow(Stored):
 
     key: str
     notice: str
-    ref: str | None = None
+    refs: list[str] = Field(default_factory=list)
     order_id: Any
     channel: str
     to: str

@@ -41,7 +41,7 @@ def _show(console: Console, clashes: list[Clash]) -> None:
     table = Table("collection", "field", "value", "documents", title="Values that must be unique and are not")
     for clash in clashes:
         ids = ", ".join(str(document_id) for document_id in clash.ids[:5])
-        more = f" and {len(clash.ids) - 5} more" if len(clash.ids) > 5 else ""  # noqa: PLR2004
+        more = f" and {len(clash.ids) - 5} more" if len(clash.ids) > 5 else ""
         table.add_row(clash.collection, clash.path, clash.value, ids + more)
     console.print(table)
     console.print("Decide which document keeps each value, clear it in the others, then run `paylatch indexes` again.")

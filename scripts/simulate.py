@@ -293,7 +293,7 @@ def _print_tables(trial: Trial, outcome: Outcome, problems: list[str]) -> None:
     if outcome.attacks:
         console.print(_attack_table(outcome.attacks))
     for problem in problems:
-        console.print(problem)
+        console.print(problem, soft_wrap=True)
 
 
 def _attack_table(results: list[AttackResult]) -> Table:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from babel import Locale
+from babel import Locale, UnknownLocaleError
 from babel.dates import format_datetime
 from bson import ObjectId
 
@@ -67,7 +67,7 @@ class Reader:
         self._currency_path = settings.orders.currency_path
         try:
             self.language = Locale.parse(self.locale).language
-        except (ValueError, LookupError):
+        except (ValueError, UnknownLocaleError):
             raise SettingsError("PAYLATCH_SHOP__LOCALE is not a locale such as en_IN") from None
 
     def read(self, notice: str, ref: str | None, order: Mapping[str, Any], fact_at: datetime | None) -> Particulars:

@@ -23,7 +23,6 @@ from webhook.admission import Admission, Admitted, Delivery, event_id_of
 from webhook.body import BodyReader, Refusal, drain
 from webhook.providers import Provider
 
-
 BROKEN_BODY = Refusal(400, "broken_body", "the body ended before it was complete", close=True)
 
 

@@ -111,7 +111,8 @@ class MongoShop:
 
     async def rows(self, raw: bytes) -> list[str]:
         """Statuses of the stored events that hold exactly these bytes."""
-        found = self._events.find({"bodyHash": hashlib.sha256(raw).hexdigest()}, {"status": 1, "rawBody": 1})
+        key = {"bodyHash": hashlib.sha256(raw).hexdigest(), "idSigned": False}  # the partial index that claims use
+        found = self._events.find(key, {"status": 1, "rawBody": 1})
         return [str(row.get("status")) async for row in found if bytes(row["rawBody"]) == raw]
 
 

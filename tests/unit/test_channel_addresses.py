@@ -75,7 +75,7 @@ def test_a_customers_mail_address_comes_from_the_shipping_address(given: str, ad
         "a@localhost",
         "a@[127.0.0.1]",
         "प्रिया@example.com",
-        "a" * 65 + "@example.com",
+        "a" * 300 + "@example.com",
         "a@" + "b" * 10_000 + ".com",
         "a@example.com\x00",
         7,
@@ -236,7 +236,7 @@ async def test_a_database_error_says_whether_the_message_can_have_been_stored(
 ) -> None:
     with pytest.raises(type(expected)) as caught:
         await over(Notifications(failure)).send("k", MESSAGE)
-    assert caught.value.reason == expected.reason  # type: ignore[attr-defined]
+    assert caught.value.reason == expected.reason
 
 
 @pytest.mark.asyncio

@@ -122,20 +122,18 @@ def render(
     return renderer.render(notice, REFS.get(notice), channel, recipient, order, FACT_AT)
 
 
-@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys())
 @pytest.mark.parametrize("recipient", ["customer", "admin", "user"])
 @pytest.mark.parametrize("channel", ["email", "inapp"])
 @pytest.mark.parametrize("notice", DEFAULT_ROUTES)
-def test_every_notice_renders(
-    renderer: Renderer, notice: str, channel: str, recipient: str, order: Mapping[str, Any]
-) -> None:
-    rendered = render(renderer, notice, channel, recipient, order)
-    assert rendered.subject.strip() == rendered.subject != ""
-    assert "\n" not in rendered.subject
-    assert len(rendered.text) > 20
-    assert (rendered.html is not None) == (channel == "email")
-    words = f"{rendered.subject}\n{rendered.text}\n{rendered.html}"
-    assert not [trace for trace in ("{{", "{%", "Undefined", "object at", "None,", ": None") if trace in words]
+def test_every_notice_renders_for_every_order(renderer: Renderer, notice: str, channel: str, recipient: str) -> None:
+    for name, order in ORDERS.items():
+        rendered = render(renderer, notice, channel, recipient, order)
+        assert rendered.subject.strip() == rendered.subject != "", name
+        assert "\n" not in rendered.subject, name
+        assert len(rendered.text) > 20, name
+        assert (rendered.html is not None) == (channel == "email"), name
+        words = f"{rendered.subject}\n{rendered.text}\n{rendered.html}"
+        assert not [trace for trace in ("{{", "{%", "Undefined", "object at", ": None") if trace in words], name
 
 
 @pytest.mark.parametrize("notice", DEFAULT_ROUTES)
@@ -193,13 +191,15 @@ def test_a_name_that_carries_a_link_or_is_none_is_left_out(renderer: Renderer, n
     assert text.startswith("Hello,\n")
 
 
-def test_the_order_of_the_document_database_is_not_changed_by_a_template(tmp_path: Path) -> None:
+def test_a_template_cannot_change_an_order(tmp_path: Path) -> None:
     override(tmp_path, "en/email/payment_completed.txt", "{% set _ = order.update({'x': 1}) %}changed")
     order = {"orderNumber": "A-1"}
     assert "changed" not in render(Renderer(own(tmp_path)), order=order).text
     assert order == {"orderNumber": "A-1"}
 
 
+NO_DECIMALS: tuple[str, ...] = ("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW")
+NO_DECIMALS += ("PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF")
 MONEY = [
     (49900000, "INR", "₹4,99,000.00"),
     (5, "INR", "₹0.05"),
@@ -207,9 +207,9 @@ MONEY = [
     ("49900", "INR", "₹499.00"),
     (49900.0, "inr", "₹499.00"),
     (123456, "USD", "$1,234.56"),
-    *[(1234, code, "1,234") for code in ["BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"]],
-    *[(1234567, code, "1,234.567") for code in ["BHD", "IQD", "JOD", "KWD", "OMR", "TND"]],
-    *[(123456, code, "1,234.56") for code in ["EUR", "GBP", "HUF", "IDR", "AFN", "MGA", "XYZ"]],
+    *[(1234, code, "1,234") for code in NO_DECIMALS],
+    *[(1234567, code, "1,234.567") for code in ("BHD", "IQD", "JOD", "KWD", "OMR", "TND")],
+    *[(123456, code, "1,234.56") for code in ("EUR", "GBP", "HUF", "IDR", "AFN", "MGA", "XYZ")],
 ]
 
 
@@ -238,7 +238,7 @@ def test_money_without_a_currency_is_nothing(currency: object) -> None:
     assert money(100, currency, "en_IN") == ""
 
 
-def test_an_order_without_a_currency_has_the_shops(tmp_path: Path) -> None:
+def test_an_order_without_a_currency_has_the_shops() -> None:
     order = {"payment": {"amountPaid": 1234}, "totals": {"currency": "usd"}}
     assert "$12.34" in render(Renderer(settings(orders={"currency_path": "totals.currency"})), order=order).text
     assert "¥1,234" in render(Renderer(settings(orders={"default_currency": "JPY"})), order=order).text

@@ -1,0 +1,64 @@
+"""What commands print: tables for people, JSON for machines, and personal data masked in both."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+from bson import ObjectId
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+MASKED = frozenset({"contact", "email", "vpa", "card", "customer_details"})
+MASK = "•••"
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.buffer.write(orjson.dumps(value, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.flush()
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], console: Console) -> None:
+    """A table whose cells are data: nothing in them is read as markup."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console.print(table)
+
+
+def masked(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """The same JSON with contact, email, vpa and card data replaced, however deep they are."""
+    if isinstance(value, Mapping):
+        return {key: _mask(inner) if key in MASKED else masked(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [masked(inner) for inner in value]
+    return value
+
+
+def _mask(value: Any) -> Any:  # noqa: ANN401
+    """Shape stays, words go; an absent value is shown as absent."""
+    if isinstance(value, Mapping):
+        return {key: _mask(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_mask(inner) for inner in value]
+    return value if value is None or isinstance(value, bool) else MASK
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    return "" if value is None else "".join(c if c.isprintable() else "�" for c in str(value))
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - what orjson can write
+    if isinstance(value, ObjectId):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value)

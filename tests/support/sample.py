@@ -1,0 +1,119 @@
+"""Orders, events and settings as tests need them; every value is our own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from models.settings import Settings
+from scripts.simulator import builders
+from scripts.simulator.sender import sign
+
+SECRET = "test-secret-new"
+OLD_SECRET = "test-secret-old"
+ACCOUNT = "acc_Test0000000001"
+CREATED = 1_790_000_000
+AMOUNT = 49_900
+
+Json = dict[str, Any]
+
+
+def settings(uri: str, database: str, **sections: Mapping[str, Any]) -> Settings:
+    """Settings of a test process: short leases and intervals, free ports; sections are merged over these."""
+    base: dict[str, dict[str, Any]] = {
+        "mongodb": {"uri": uri, "database": database},
+        "razorpay": {"webhook_secrets": {"new": SECRET, "old": OLD_SECRET}},
+        "http": {"host": "127.0.0.1", "port": 0, "private_port": 0},
+        "processing": {"lease": 2.0, "recovery_interval": 0.2, "drain": 3.0},
+        "watcher": {"private_port": 0, "leader_lease": 2.0, "poll_interval": 0.3, "drain": 3.0},
+        "email": {"host": "127.0.0.1", "port": 1, "from": "Tea Shop <shop@example.com>", "timeout": 2.0},
+        "notifications": {"admin_email": "admin@example.com"},
+    }
+    for name, values in sections.items():
+        base.setdefault(name, {}).update(values)
+    return Settings(**base, _env_file=None)
+
+
+def order(number: int, *, amount: Any = AMOUNT, currency: Any = "INR", **payment: Any) -> Json:
+    """A pending order of the shop, `_id` `ord<number>`; keywords go into `payment`."""
+    return {
+        "_id": f"ord{number}",
+        "orderNumber": f"TEA-{number}",
+        "userId": f"user{number}",
+        "items": [{"sku": "tea", "qty": 2}],
+        "shippingAddress": {"name": f"Asha {number}", "email": f"asha{number}@example.com", "phone": "+910000000000"},
+        "payment": {
+            "status": "pending",
+            "amount": amount,
+            "currency": currency,
+            "razorpayOrderId": provider_order_id(number),
+            **payment,
+        },
+    }
+
+
+def provider_order_id(number: int) -> str:
+    return f"order_Test{number:010d}"
+
+
+def payment_id(number: int, letter: str = "A") -> str:
+    return f"pay_Test{letter}{number:09d}"
+
+
+def payment(number: int, status: str = "captured", *, letter: str = "A", **changes: Any) -> Json:
+    """Order `number`'s payment entity in the given status; keywords replace fields."""
+    entity = builders.payment(
+        random.Random(f"{number}{letter}"),
+        order_id=provider_order_id(number),
+        amount=AMOUNT,
+        created_at=CREATED,
+    )
+    entity = builders.in_status(entity, status)
+    return {**entity, "id": payment_id(number, letter), **changes}
+
+
+def event(name: str, **parts: Json) -> Json:
+    return builders.event(name, CREATED + 5, ACCOUNT, **parts)
+
+
+def captured(number: int, **changes: Any) -> Json:
+    return event("payment.captured", payment=payment(number, "captured", **changes))
+
+
+def authorized(number: int, **changes: Any) -> Json:
+    return event("payment.authorized", payment=payment(number, "authorized", **changes))
+
+
+def failed(number: int, **changes: Any) -> Json:
+    return event("payment.failed", payment=payment(number, "failed", **changes))
+
+
+def order_paid(number: int, **changes: Any) -> Json:
+    entity = payment(number, "captured", **changes)
+    provider_order = {
+        "id": provider_order_id(number),
+        "entity": "order",
+        "amount": entity["amount"],
+        "amount_paid": entity["amount"],
+        "amount_due": 0,
+        "currency": entity["currency"],
+        "receipt": f"TEA-{number}",
+        "offer_id": None,
+        "status": "paid",
+        "attempts": 1,
+        "notes": [],
+        "created_at": CREATED - 60,
+    }
+    return event("order.paid", payment=entity, order=provider_order)
+
+
+def encode(body: Any) -> bytes:
+    return body if isinstance(body, bytes) else builders.encode(body)
+
+
+def signed(body: Any, event_id: str | None, secret: str = SECRET) -> tuple[bytes, dict[str, str]]:
+    """The exact bytes and the true headers."""
+    raw = encode(body)
+    headers = {"Content-Type": "application/json", "X-Razorpay-Signature": sign(secret, raw)}
+    return raw, headers if event_id is None else {**headers, "X-Razorpay-Event-Id": event_id}

@@ -1,0 +1,167 @@
+"""What a change of an order means, as a pure function of the change event.
+
+Our own writes always push to `history`, so a change that touches it counts only by what was pushed; any other change of
+`payment.status` was made by the merchant's own code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import bson.json_util
+from bson import Int64, ObjectId
+
+from models.states import PAID, OrderStatus, order_status
+
+_HISTORY_ENTRY = re.compile(r"history\.[0-9]+")
+_TAGGED = re.compile(r"(?:oid|int|ejson|str)~")
+
+# Which parts of a history entry make a notice's key, so that one fact has one key in every arrival order.
+REFS: Mapping[str, tuple[str, ...]] = {
+    "payment_completed": (),
+    "payment_failed": ("ref",),
+    "refund_processed": ("ref",),
+    "refund_failed": ("ref",),
+    "payment_review": ("reason", "ref"),
+    "dispute_opened": ("ref",),
+    "dispute_closed": ("ref",),
+}
+FOREIGN_REF = "-"
+"""Stands for the payment id that a foreign writer's status does not name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A fact that somebody may be told."""
+
+    name: str
+    order_id: object
+    refs: tuple[str, ...]
+    fact_at: datetime
+
+    def key(self, channel: str, recipient: str) -> str:
+        """The unique key of the row that tells this fact to one recipient by one channel."""
+        return ":".join(("order", encoded(self.order_id), self.name, *map(_escaped, self.refs), channel, recipient))
+
+
+def encoded(order_id: object) -> str:
+    """An order id in a key: strings stand as they are, other types carry a tag, so ids of two types never meet."""
+    match order_id:
+        case str():
+            return _escaped(f"str~{order_id}" if _TAGGED.match(order_id) else order_id)
+        case ObjectId():
+            return f"oid~{order_id}"
+        case bool():
+            return f"ejson~{_escaped(bson.json_util.dumps(order_id))}"
+        case int() | Int64():
+            return f"int~{int(order_id)}"
+        case _:
+            return f"ejson~{_escaped(bson.json_util.dumps(order_id, sort_keys=True))}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3A")
+
+
+def notices(change: Mapping[str, Any]) -> list[Notice]:
+    """Every notice that this change of an order yields; a change that says nothing about money yields none."""
+    if change["operationType"] not in {"insert", "replace", "update"}:
+        return []
+    order_id, at = change["documentKey"]["_id"], moment(change)
+    touched, pushed = _pushed(change)
+    if touched:
+        return [notice for entry in pushed if (notice := _of_entry(order_id, entry, at))]
+    notice = _of_foreign_status(order_id, _foreign_status(change), at)
+    return [notice] if notice else []
+
+
+def moment(change: Mapping[str, Any]) -> datetime:
+    """When the change was committed, by the server."""
+    wall = change.get("wallTime")
+    if isinstance(wall, datetime):
+        return wall if wall.tzinfo else wall.replace(tzinfo=UTC)
+    return datetime.fromtimestamp(change["clusterTime"].time, UTC)
+
+
+def shortened(change: Mapping[str, Any]) -> bool:
+    """Whether the change cut the order's history or attempts, as saving an old copy of the order does."""
+    if change["operationType"] != "update":
+        return False
+    description = change["updateDescription"]
+    cut = {entry["field"] for entry in description.get("truncatedArrays") or ()}
+    cut |= set(description.get("removedFields") or ())
+    if cut & {"history", "payment", "payment.attempts"}:
+        return True
+    whole = description["updatedFields"].get("history")
+    if "history" not in description["updatedFields"]:
+        return False
+    return not isinstance(whole, list) or any(_is_entry(entry) and entry["seq"] > len(whole) for entry in whole)
+
+
+def _pushed(change: Mapping[str, Any]) -> tuple[bool, list[Mapping[str, Any]]]:
+    """Whether our history was touched, and the entries of it that the change shows."""
+    if change["operationType"] != "update":
+        history = (change.get("fullDocument") or {}).get("history")
+        entries = [entry for entry in history if _is_entry(entry)] if isinstance(history, list) else []
+        return bool(entries), entries
+    return _pushed_fields(change["updateDescription"]["updatedFields"])
+
+
+def _pushed_fields(fields: Mapping[str, Any]) -> tuple[bool, list[Mapping[str, Any]]]:
+    """A first push arrives as the whole array, later ones as `history.<place>`."""
+    entries = list(_shown_entries(fields))
+    return bool(entries) or "history" in fields, entries
+
+
+def _shown_entries(fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for path, value in fields.items():
+        if path == "history" and isinstance(value, list):
+            yield from (entry for entry in value if _is_entry(entry))
+        elif _HISTORY_ENTRY.fullmatch(path) and _is_entry(value):
+            yield value
+
+
+def _is_entry(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("seq"), int)
+        and isinstance(value.get("fact"), str)
+        and isinstance(value.get("cause"), dict)
+    )
+
+
+def _of_entry(order_id: object, entry: Mapping[str, Any], at: datetime) -> Notice | None:
+    parts = REFS.get(entry["fact"])
+    if parts is None:
+        return None
+    told = entry.get("at")
+    if isinstance(told, datetime):
+        at = told if told.tzinfo else told.replace(tzinfo=UTC)
+    return Notice(entry["fact"], order_id, tuple(str(entry[part]) for part in parts), at)
+
+
+def _foreign_status(change: Mapping[str, Any]) -> object:
+    """`payment.status` as the change sets it: a dotted key, a whole sub-document, a replacement, an order born so."""
+    if change["operationType"] != "update":
+        return _status_in((change.get("fullDocument") or {}).get("payment"))
+    fields = change["updateDescription"]["updatedFields"]
+    if "payment.status" in fields:
+        return fields["payment.status"]
+    return _status_in(fields.get("payment"))
+
+
+def _status_in(payment: object) -> object:
+    return payment.get("status") if isinstance(payment, dict) else None
+
+
+def _of_foreign_status(order_id: object, status: object, at: datetime) -> Notice | None:
+    ours = order_status(status)
+    if ours is OrderStatus.COMPLETED:
+        return Notice("payment_completed", order_id, (), at)
+    if ours is OrderStatus.FAILED:
+        return Notice("payment_failed", order_id, (FOREIGN_REF,), at)
+    return Notice("payment_refunded", order_id, (), at) if ours in PAID else None

@@ -1,0 +1,106 @@
+"""Every write of a notification row after its insert, each guarded by the status or the claim it replaces."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from models.clock import ServerClock
+from models.database import Database, RawDocument
+from models.errors import LeaseLost
+from models.leases import Claim
+from models.states import SENDABLE_ROWS, RowStatus
+
+FIRST_RETRY = 5.0
+LONGEST_RETRY = 900.0
+RETRY_JITTER = 0.2
+
+
+def retry_delay(attempts: int) -> float:
+    """Seconds until the next try after `attempts` failed ones: 5 s doubling, at most 15 min, ±20 %."""
+    delay = min(FIRST_RETRY * 2.0 ** max(0, attempts - 1), LONGEST_RETRY)
+    return delay * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)  # noqa: S311 - spreads load, guards nothing
+
+
+class NotificationRows:
+    """The rows of `notification_log`."""
+
+    def __init__(self, db: Database, clock: ServerClock) -> None:
+        self._db, self._clock = db, clock
+
+    async def due(self, channel: str, limit: int, busy: Collection[object]) -> list[RawDocument]:
+        """Rows of a channel that are due now and not being sent here, oldest first."""
+        wanted = {
+            "status": {"$in": list(SENDABLE_ROWS)},
+            "nextAttemptAt": {"$lte": self._clock.now()},
+            "channel": channel,
+            "_id": {"$nin": list(busy)},
+        }
+        return await self._db.notification_log.find(wanted).sort("nextAttemptAt", 1).limit(limit).to_list()
+
+    async def abandon_dead(self) -> int:
+        """Rows whose sender vanished while sending: nobody knows whether the message went out."""
+        now = self._clock.now()
+        lost = {"status": RowStatus.SENDING, "nextAttemptAt": {"$lte": self._clock.expired_before()}}
+        update = {
+            "$set": {
+                "status": RowStatus.UNKNOWN,
+                "reason": "sender_died",
+                "unknownAt": now,
+                "nextAttemptAt": now,
+                "updatedAt": now,
+            },
+            "$unset": {"lease": ""},
+        }
+        result = await self._db.notification_log.update_many(lost, update)
+        return result.modified_count
+
+    async def claim(self, row: Mapping[str, Any], claim: Claim, message: Mapping[str, Any]) -> bool:
+        """Take the row for sending and freeze what will be sent; False when somebody else was faster."""
+        guard = {"_id": row["_id"], "status": row["status"], "nextAttemptAt": row["nextAttemptAt"]}
+        update = {
+            "$set": {
+                "status": RowStatus.SENDING,
+                "lease": claim.document(),
+                "message": message,
+                "nextAttemptAt": claim.until,
+                "updatedAt": self._clock.now(),
+            },
+            "$inc": {"attempts": 1},
+        }
+        result = await self._db.notification_log.update_one(guard, update)
+        return result.matched_count == 1
+
+    async def close(self, row: Mapping[str, Any], status: RowStatus, reason: str) -> bool:
+        """End a row that will not be sent (expired, suppressed, skipped, dead), unless it moved meanwhile."""
+        guard = {"_id": row["_id"], "status": row["status"], "nextAttemptAt": row["nextAttemptAt"]}
+        changes = {"status": status, "reason": reason, "nextAttemptAt": None, "updatedAt": self._clock.now()}
+        result = await self._db.notification_log.update_one(guard, {"$set": changes})
+        return result.matched_count == 1
+
+    async def sent(self, row_id: object, claim: Claim, provider_message_id: str) -> None:
+        """The receiver took it. Raises `LeaseLost`."""
+        now = self._clock.now()
+        changes = {"status": RowStatus.SENT, "providerMessageId": provider_message_id, "sentAt": now, "reason": None}
+        await self._fenced(row_id, claim, {**changes, "nextAttemptAt": None})
+
+    async def dead(self, row_id: object, claim: Claim, reason: str) -> None:
+        """It can never be sent. Raises `LeaseLost`."""
+        await self._fenced(row_id, claim, {"status": RowStatus.DEAD, "reason": reason, "nextAttemptAt": None})
+
+    async def retry(self, row_id: object, claim: Claim, reason: str, delay: float) -> None:
+        """Certainly not sent; try again in `delay` seconds. Raises `LeaseLost`."""
+        due = self._clock.in_seconds(delay)
+        await self._fenced(row_id, claim, {"status": RowStatus.RETRY, "reason": reason, "nextAttemptAt": due})
+
+    async def unknown(self, row_id: object, claim: Claim, reason: str, delay: float) -> None:
+        """It may have been sent; `unknownAt` stays on the row for good. Raises `LeaseLost`."""
+        changes = {"status": RowStatus.UNKNOWN, "reason": reason, "unknownAt": self._clock.now()}
+        await self._fenced(row_id, claim, {**changes, "nextAttemptAt": self._clock.in_seconds(delay)})
+
+    async def _fenced(self, row_id: object, claim: Claim, changes: Mapping[str, Any]) -> None:
+        update = {"$set": {**changes, "updatedAt": self._clock.now()}, "$unset": {"lease": ""}}
+        result = await self._db.notification_log.update_one(claim.fence(row_id), update)
+        if result.matched_count == 0:
+            raise LeaseLost("another instance took this notification over")
