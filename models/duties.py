@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from models.telemetry import Telemetry
 
 JITTER = 0.1
 LONGEST_PAUSE = 30.0
+ROUND_ENDS_WITHIN = 3.0
+CANCEL_AGAIN_AFTER = 0.5
 
 
 class Duty(Protocol):
@@ -23,48 +26,64 @@ class Duty(Protocol):
         ...
 
 
-async def repeat(
-    duty: Duty,
-    every: Callable[[], float] | float,
-    telemetry: Telemetry,
-    wake: asyncio.Event | None = None,
-) -> None:
-    """Run the duty until cancelled; a failure is reported, waited out with growing pauses, and tried again."""
-    name, failures = type(duty).__name__, 0
-    while True:
-        if wake is not None:
-            wake.clear()
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A duty and its interval in seconds; setting `wake` starts the next round at once."""
+
+    duty: Duty
+    every: float
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@contextlib.asynccontextmanager
+async def repeating(telemetry: Telemetry, *duties: Repeated) -> AsyncIterator[None]:
+    """Run the duties in the background; on leaving, let running rounds end for a moment, then cancel them."""
+    stop = asyncio.Event()
+    tasks = [asyncio.create_task(_repeat(repeated, telemetry, stop)) for repeated in duties]
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait(tasks, timeout=ROUND_ENDS_WITHIN)
+        await cancelled(*tasks)
+
+
+async def _repeat(repeated: Repeated, telemetry: Telemetry, stop: asyncio.Event) -> None:
+    """A failure is reported, waited out with growing pauses, and tried again."""
+    name, failures = type(repeated.duty).__name__, 0
+    while not stop.is_set():
+        repeated.wake.clear()
         try:
-            counts = await duty.run_once()
+            counts = await repeated.duty.run_once()
             failures = 0
             if any(counts.values()):
                 telemetry.emit("duty.done", duty=name, **counts)
         except Exception as error:  # noqa: BLE001 - an outage must not end the daemon
             failures += 1
             telemetry.emit("duty.failed", duty=name, error=type(error).__name__, failures=failures)
-        pause = every() if callable(every) else every
-        await _pause(min(pause * 2 ** min(failures, 6), max(pause, LONGEST_PAUSE)), wake if not failures else None)
+        pause = min(repeated.every * 2 ** min(failures, 6), max(repeated.every, LONGEST_PAUSE))
+        await _pause(pause, stop, *(() if failures else (repeated.wake,)))
 
 
-async def _pause(seconds: float, wake: asyncio.Event | None) -> None:
+async def _pause(seconds: float, *events: asyncio.Event) -> None:
+    """Until the time (with jitter) is over or one of the events is set."""
     jittered = seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - spreads load, guards nothing
-    if wake is None:
-        await asyncio.sleep(jittered)
-        return
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(jittered):
-            await wake.wait()
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=jittered, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
 
 
-@contextlib.asynccontextmanager
-async def background(*loops: asyncio.Task[None]) -> AsyncIterator[None]:
-    """Own running tasks: on leaving, cancel them and wait until they are gone."""
-    try:
-        yield
-    finally:
-        for task in loops:
+async def cancelled(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks until they are gone: a library may lose a cancellation that comes while it opens a connection."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
+        done, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_AFTER)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # it was reported where it happened; asyncio need not say it again
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from models.clock import ServerClock
 from models.database import database, require_replica_set
-from models.duties import background, repeat, stop_signals
+from models.duties import Repeated, repeating, stop_signals
 from models.errors import SettingsError
 from models.indexes import require_indexes
 from models.private_port import PrivatePort, Reasons, listening
@@ -87,12 +87,12 @@ async def watcher(settings: Settings, stop: asyncio.Event, *subscribers: Subscri
         leadership = Leadership(LeaderLease(db, settings.watcher.leader_lease), reader, telemetry)
         poll = settings.watcher.poll_interval
         duties = (
-            asyncio.create_task(repeat(clock, CLOCK_INTERVAL, telemetry)),
-            asyncio.create_task(repeat(RowCensus(db, metrics), CENSUS_INTERVAL, telemetry)),
-            asyncio.create_task(repeat(SendingReaper(rows), poll, telemetry)),
+            Repeated(clock, CLOCK_INTERVAL),
+            Repeated(RowCensus(db, metrics), CENSUS_INTERVAL),
+            Repeated(SendingReaper(rows), poll),
         )
-        async with background(*duties):
-            async with background(*(asyncio.create_task(repeat(s, poll, telemetry, s.wake)) for s in senders)):
+        async with repeating(telemetry, *duties):
+            async with repeating(telemetry, *(Repeated(sender, poll, sender.wake) for sender in senders)):
                 yield Watcher(clock, leadership, telemetry, registry, stop)
             await asyncio.gather(*(sender.drain(settings.watcher.drain) for sender in senders))
 

@@ -19,6 +19,7 @@ from models.alerts import raise_alert
 from models.clock import ServerClock
 from models.crash import crash_point
 from models.database import Database, RawDocument
+from models.duties import cancelled
 from models.errors import LeaseLost, Unavailable
 from models.leases import Claim
 from models.settings import NotificationSettings
@@ -71,9 +72,7 @@ class Dispatcher:
         """Let sends that are under way end; one that does not is cut off and its row becomes `unknown`."""
         if self._sending:
             _, unfinished = await asyncio.wait(self._sending.values(), timeout=seconds)
-            for task in unfinished:
-                task.cancel()
-            await asyncio.gather(*unfinished, return_exceptions=True)
+            await cancelled(*unfinished)
 
     def _done(self, row_id: object, _task: asyncio.Task[None]) -> None:
         self._sending.pop(row_id, None)

@@ -9,6 +9,7 @@ import time
 
 from pymongo.errors import PyMongoError
 
+from models.duties import cancelled
 from models.errors import Unavailable
 from models.telemetry import Telemetry
 from watcher.leader import LeaderLease
@@ -68,9 +69,7 @@ class Leadership:
                     task.result()
         finally:
             self.leading = False
-            for task in (reading, renewing):
-                task.cancel()
-            await asyncio.gather(reading, renewing, return_exceptions=True)
+            await cancelled(reading, renewing)
             if not stop.is_set():
                 self._telemetry.emit("leader.lost", epoch=self._lease.epoch)
 

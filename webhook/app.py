@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from models.clock import ServerClock
 from models.database import ADMISSION_TIMEOUT, Database, database, require_replica_set
-from models.duties import background, repeat, stop_signals
+from models.duties import Repeated, repeating, stop_signals
 from models.indexes import require_indexes
 from models.private_port import PrivatePort, Reasons, listening
 from models.settings import Settings, require_webhook_secrets
@@ -59,12 +59,12 @@ class Webhook:
         for provider in self.providers.values():
             receiver = Receiver(provider, self.admission, self.db, self.clock, self.settings.http, self.telemetry)
             for path in (provider.path, *self.settings.http.extra_paths):
-                app.router.add_post(path, receiver)
+                app.router.add_post(path, receiver.handle)
         return app
 
     def private_app(self) -> web.Application:
         """Health and metrics."""
-        extra = {"/health/stats": Stats(self.db, self.clock)}
+        extra = {"/health/stats": Stats(self.db, self.clock).handle}
         return PrivatePort(self.registry, self.not_ready, extra).application()
 
 
@@ -90,11 +90,11 @@ async def webhook(settings: Settings, *subscribers: Subscriber) -> AsyncIterator
         admission = Admission(admission_db, db, clock, lanes, settings.processing)
         recovery = Recovery(rows, lanes)
         duties = (
-            asyncio.create_task(repeat(clock, CLOCK_INTERVAL, telemetry)),
-            asyncio.create_task(repeat(recovery, settings.processing.recovery_interval, telemetry)),
-            asyncio.create_task(repeat(Census(db, clock, metrics), CENSUS_INTERVAL, telemetry)),
+            Repeated(clock, CLOCK_INTERVAL),
+            Repeated(recovery, settings.processing.recovery_interval),
+            Repeated(Census(db, clock, metrics), CENSUS_INTERVAL),
         )
-        async with background(*duties):
+        async with repeating(telemetry, *duties):
             yield Webhook(settings, db, clock, admission, lanes, recovery, providers, telemetry, registry)
             await admission.settled()
             await lanes.drain(settings.processing.drain)

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from models.duties import cancelled
+
 Job = TypeVar("Job", bound=Hashable)
 
 
@@ -76,9 +78,7 @@ class Lanes(Generic[Job]):
         if not self._tasks:
             return True
         _, unfinished = await asyncio.wait(self._tasks, timeout=seconds)
-        for task in unfinished:
-            task.cancel()
-        await asyncio.gather(*unfinished, return_exceptions=True)
+        await cancelled(*unfinished)
         return not unfinished
 
     def _pump(self) -> None:

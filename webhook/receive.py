@@ -45,7 +45,7 @@ class Receiver:
         self._settings, self._telemetry = settings, telemetry
         self._bodies = BodyReader(settings)
 
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer 200 with the verdict, or a refusal's status."""
         started = time.monotonic()
         seen: dict[str, str] = {}

@@ -25,7 +25,7 @@ class Stats:
         self._counted: dict[str, Any] = {}
         self._until = 0.0
 
-    async def __call__(self, _request: web.Request) -> web.Response:
+    async def handle(self, _request: web.Request) -> web.Response:
         """The counts, or 503 while the database cannot say."""
         if time.monotonic() >= self._until:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from models.settings import Settings
 from scripts.simulator import builders
@@ -32,7 +32,7 @@ def settings(uri: str, database: str, **sections: Mapping[str, Any]) -> Settings
     }
     for name, values in sections.items():
         base.setdefault(name, {}).update(values)
-    return Settings(**base, _env_file=None)
+    return Settings.model_validate(base)
 
 
 def order(number: int, *, amount: Any = AMOUNT, currency: Any = "INR", **payment: Any) -> Json:
@@ -69,7 +69,7 @@ def payment(number: int, status: str = "captured", *, letter: str = "A", **chang
         amount=AMOUNT,
         created_at=CREATED,
     )
-    entity = builders.in_status(entity, status)
+    entity = builders.in_status(entity, cast("builders.PaymentStatus", status))
     return {**entity, "id": payment_id(number, letter), **changes}
 
 
