@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from beanie import init_beanie
-from bson.codec_options import CodecOptions
+from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import AsyncMongoClient, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
@@ -46,7 +46,10 @@ class Database:
     @classmethod
     def of(cls, client: AsyncMongoClient[RawDocument], settings: MongoSettings) -> Database:
         """The collections behind one client, named as the settings say."""
-        options: CodecOptions[RawDocument] = CodecOptions(tz_aware=True)
+        options: CodecOptions[RawDocument] = CodecOptions(
+            tz_aware=True,
+            datetime_conversion=DatetimeConversion.DATETIME_AUTO,  # a shop's date past the year 9999 stays a number
+        )
         handle = client.get_database(settings.database, codec_options=options, write_concern=DURABLE)
         names = settings.collections
         return cls(

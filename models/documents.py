@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from beanie import Document
+from beanie import Document, PydanticObjectId
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pymongo import ASCENDING, IndexModel
@@ -17,8 +17,11 @@ from models.states import EventStatus, Origin, RowStatus
 
 
 def _unique_string(path: str) -> IndexModel:
-    """Unique among the documents in which `path` is a string; others (absent, null) are not compared."""
-    return IndexModel([(path, ASCENDING)], unique=True, partialFilterExpression={path: {"$type": "string"}})
+    """Unique among the documents in which `path` is a string that says something; absent, null and "" never clash.
+
+    `$gt: ""` only matches strings, and a look-up by equality can use such an index; with `$type` it could not.
+    """
+    return IndexModel([(path, ASCENDING)], unique=True, partialFilterExpression={path: {"$gt": ""}})
 
 
 class Part(BaseModel):
@@ -32,6 +35,7 @@ class Stored(Document):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow")
 
+    id: PydanticObjectId | None = Field(default=None, alias="_id")
     created_at: datetime
     updated_at: datetime
 
@@ -118,7 +122,7 @@ class Order(Document):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow")
 
-    id: Any = Field(default=None, alias="_id")
+    id: object = Field(default=None, alias="_id")  # type: ignore[assignment]  # the shop's, of any type; beanie asks isinstance()
     order_number: Any = None
     payment: dict[str, Any] | None = None
     history: list[dict[str, Any]] | None = None
@@ -161,7 +165,7 @@ class LedgerRow(Stored):
 class Fulfilment(Stored):
     """The one go-ahead to ship an order; `_id` is the order's id."""
 
-    id: Any = Field(alias="_id")
+    id: object = Field(alias="_id")  # type: ignore[assignment]  # of the order's type, whatever that is
     payment_id: str
 
     class Settings:

@@ -35,6 +35,8 @@ class Claim:
     token: str = field(default_factory=new_token)
     lsid: Binary | None = None
     """Id of the session whose transaction a taker must kill first."""
+    counted: bool = True
+    """Whether this claim is one of the row's `attempts`; waking a parked row is none."""
     started: float = field(default_factory=time.monotonic)
 
     @classmethod

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation, Overflow, localcontext
 from typing import Literal
+
+from bson import Decimal128
 
 # ISO 4217 minor units, as Razorpay lists them; every other currency has two.
 _NO_DECIMALS = frozenset(
@@ -14,6 +16,7 @@ _THREE_DECIMALS = frozenset({"BHD", "IQD", "JOD", "KWD", "OMR", "TND"})
 _DIGITS = re.compile(r"[0-9]{1,15}")  # ASCII only; 15 digits stay exact in every JSON reader
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _MOST = 10**15
+_EXACT = Context(traps=[Inexact, InvalidOperation, Overflow])  # what would have to be rounded is no amount
 
 
 def exponent(currency: str) -> int:
@@ -50,11 +53,12 @@ def parse_currency(value: object) -> str | None:
 
 def from_shop(value: object, unit: Literal["smallest", "major"], currency: str) -> int | None:
     """The shop's own number as an amount in the smallest unit; None when it has a fraction of one or is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal | Decimal128):
         return None
     try:
-        number = Decimal(str(value))
-        scaled = number.scaleb(exponent(currency)) if unit == "major" else number
-        return int(scaled) if scaled == scaled.to_integral_value() and 0 <= scaled < _MOST else None
-    except InvalidOperation:
+        with localcontext(_EXACT):
+            number = Decimal(str(value))
+            scaled = number.scaleb(exponent(currency)) if unit == "major" else number
+            return int(scaled) if scaled == scaled.to_integral_value() and 0 <= scaled < _MOST else None
+    except DecimalException:
         return None

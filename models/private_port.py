@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from models.errors import SettingsError
 
 Reasons = list[str]
+REQUESTS_END_WITHIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ async def listening(app: web.Application, host: str, port: int, **runner: Any) -
 
     Raises `SettingsError` when the port is taken or the address is not ours.
     """
-    app_runner = web.AppRunner(app, access_log=None, handle_signals=False, **runner)
+    options: dict[str, Any] = {"shutdown_timeout": REQUESTS_END_WITHIN, **runner}
+    app_runner = web.AppRunner(app, access_log=None, handle_signals=False, **options)
     await app_runner.setup()
     try:
         site = web.TCPSite(app_runner, host, port, backlog=1024)

@@ -74,6 +74,8 @@ class _Derived:
     """What follows from a set of attempts."""
 
     accepted: Attempt | None
+    fitting: frozenset[str] = frozenset()
+    """Payment ids of the captures that could complete the order; the accepted one is the least of them."""
     refused: dict[str, str] = field(default_factory=dict)
     """Payment id of each capture that does not complete the order -> reason."""
     any_failed: bool = False
@@ -106,9 +108,9 @@ def reduce(
     ours = OrderStatus.PENDING if status_from is MISSING else order_status(status_from)
     status_to = status_from if ours is None else max(ours, new.status, key=ORDER_RANK.__getitem__)
     completes = bool(new.accepted) and ours is not None and (ours not in PAID or old.accepted is None)
-    needed = {*new.refused.items(), *doubts.items()}
-    if new.accepted and ours is None:
-        needed.add((new.accepted["paymentId"], f"paid_after_{_name(status_from)}"))
+    needed = {*new.refused.items(), *((ref, reason) for ref, reason in doubts.items() if ref in after)}
+    if ours is None:  # each capture that fits, since which of them is the accepted one may change with the next fact
+        needed |= {(ref, f"paid_after_{_name(status_from)}") for ref in new.fitting}
     reviews = _new_reviews(payment, after, needed, expected)
     changes = _changes(payment, [*foreign, *_sorted(after)], new, reviews, now)
     if overflow:
@@ -222,7 +224,8 @@ def _derive(attempts: Mapping[str, Attempt], expected: Expectation, taken: froze
     fitting.sort(key=_age)
     refused |= {attempt["paymentId"]: "duplicate_capture" for attempt in fitting[1:]}
     any_failed = any("failed" in attempt["statuses"] for attempt in attempts.values())
-    return _Derived(fitting[0] if fitting else None, refused, any_failed)
+    ids = frozenset(attempt["paymentId"] for attempt in fitting)
+    return _Derived(fitting[0] if fitting else None, ids, refused, any_failed)
 
 
 def _age(attempt: Attempt) -> tuple[int, str]:
@@ -246,8 +249,7 @@ def _new_reviews(
     expected: Expectation,
 ) -> list[dict[str, Any]]:
     """Those of the needed (payment id, reason) entries that `payment.review` lacks."""
-    stored = payment.get("review")
-    known = {(entry.get("ref"), entry.get("reason")) for entry in stored or () if isinstance(entry, dict)}
+    known = {(entry.get("ref"), entry.get("reason")) for entry in _stored_reviews(payment) if isinstance(entry, dict)}
     return [
         {
             "reason": reason,
@@ -260,6 +262,16 @@ def _new_reviews(
         }
         for payment_id, reason in sorted(needed - known)
     ]
+
+
+def _stored_reviews(payment: Mapping[str, Any]) -> list[Any]:
+    """What `payment.review` holds, foreign entries too."""
+    stored = payment.get("review")
+    if stored is None:
+        return []
+    if not isinstance(stored, list):
+        raise OrderUnreadable("payment.review is not a list")
+    return stored
 
 
 def _name(status: object) -> str:
@@ -278,10 +290,10 @@ def _changes(
     """Dotted paths whose stored value differs from the derived one."""
     wanted: dict[str, Any] = {"attempts": attempts}
     if reviews:
-        stored = [entry for entry in payment.get("review") or () if isinstance(entry, dict)]
-        wanted["review"] = sorted(
-            [*stored, *reviews], key=lambda entry: (f"{entry.get('reason')}", f"{entry.get('ref')}")
-        )
+        stored = _stored_reviews(payment)
+        foreign = [entry for entry in stored if not isinstance(entry, dict)]
+        ours = [entry for entry in stored if isinstance(entry, dict)]
+        wanted["review"] = [*foreign, *sorted([*ours, *reviews], key=_review_order)]
     if accepted := derived.accepted:
         wanted |= {
             "razorpayPaymentId": accepted["paymentId"],
@@ -341,10 +353,6 @@ def _history(
         for entry in reviews
     ]
     return tuple(entries)
-
-
-def _statuses(attempt: Attempt | None) -> set[str]:
-    return set(attempt["statuses"]) if attempt else set()
 
 
 def _entry(fact: str, attempt: Attempt) -> dict[str, Any]:

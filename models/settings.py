@@ -6,6 +6,8 @@ Names are `PAYLATCH_<SECTION>__<NAME>`. Durations are seconds, sizes are bytes, 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +15,7 @@ from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
+    NestedSecretsSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -24,6 +27,8 @@ Seconds = Annotated[float, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Bytes = Annotated[int, Field(gt=0)]
 
+PREFIX = "PAYLATCH_"
+_NOT_SECTIONS = ("test_", "secrets_dir")
 ENV_FILE = Path(".env")
 TOML_FILE = Path("paylatch.toml")
 
@@ -35,6 +40,7 @@ ALIASES: dict[tuple[str, str], tuple[str, ...]] = {
     ("mongodb", "uri"): ("MONGODB_URI",),
 }
 ALIAS_LABEL = "default"
+_SECTION = re.compile(r'error parsing value for field "(\w+)"')  # as pydantic-settings words it
 
 Recipient = Literal["customer", "admin", "user"]
 Routes = dict[str, dict[Recipient, tuple[str, ...]]]
@@ -94,6 +100,14 @@ class RazorpaySettings(Section):
     account_ids: tuple[str, ...] = ()
     """Accounts whose events are ours; empty takes every account that signs with our secret."""
 
+    @field_validator("webhook_secrets", mode="before")
+    @classmethod
+    def _not_empty(cls, secrets: object) -> object:
+        if secrets == "":
+            msg = 'it is empty: write {"label": "secret"}, or remove the line'
+            raise ValueError(msg)
+        return secrets
+
     @field_validator("webhook_secrets")
     @classmethod
     def _no_empty_secret(cls, secrets: dict[str, SecretStr]) -> dict[str, SecretStr]:
@@ -128,8 +142,6 @@ class OrderSettings(Section):
     """Dotted path of the currency in orders that lack `payment.currency`."""
     default_currency: str = "INR"
     """Currency of an order that names none anywhere."""
-    note_keys: tuple[str, ...] = ("order_id", "orderId", "merchant_order_id")
-    """Keys in a payment *link*'s notes that may name our order; `payment.notes` is never looked at."""
 
 
 class HttpSettings(Section):
@@ -178,8 +190,6 @@ class WatcherSettings(Section):
     leader_lease: Seconds = 10.0
     checkpoint_interval: Seconds = 0.2
     poll_interval: Seconds = 2.0
-    send_lease: Seconds = 60.0
-    """How long a `sending` row belongs to its sender; longer than any channel's own timeout."""
     drain: Seconds = 8.0
 
 
@@ -247,7 +257,7 @@ class Settings(BaseSettings):
     """Everything a process is told from outside."""
 
     model_config = SettingsConfigDict(
-        env_prefix="PAYLATCH_",
+        env_prefix=PREFIX,
         env_nested_delimiter="__",
         env_ignore_empty=False,
         extra="ignore",
@@ -282,7 +292,7 @@ class Settings(BaseSettings):
             init_settings,
             env_settings,
             dotenv_settings,
-            file_secret_settings,
+            NestedSecretsSettingsSource(file_secret_settings, secrets_dir_missing="error"),
             TomlConfigSettingsSource(settings_cls, TOML_FILE),
             AliasSource(settings_cls),
         )
@@ -313,6 +323,7 @@ def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - sections as k
     Raises `SettingsError` whose text names each wrong setting by its environment name, never its value.
     """
     secrets = os.environ.get("PAYLATCH_SECRETS_DIR")
+    _refuse_unknown_sections({**dotenv_values(ENV_FILE), **os.environ})
     try:
         return Settings(
             _env_file=ENV_FILE,
@@ -322,7 +333,7 @@ def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - sections as k
     except ValidationError as error:
         raise SettingsError("; ".join(_sentence(problem) for problem in error.errors(include_input=False))) from None
     except ValueError as error:  # a value that should be JSON and is not, a broken TOML file
-        raise SettingsError(f"the settings cannot be read: {str(error).splitlines()[0]}") from None
+        raise SettingsError(_unreadable(error)) from None
 
 
 def require_webhook_secrets(settings: Settings) -> None:
@@ -334,6 +345,22 @@ def require_webhook_secrets(settings: Settings) -> None:
         )
 
 
+def _refuse_unknown_sections(environment: Mapping[str, str | None]) -> None:
+    """A mistyped section would be ignored in silence. PAYLATCH_TEST_ names belong to the tests."""
+    for name in sorted(environment):
+        section = name.removeprefix(PREFIX).split("__")[0].lower()
+        if name.startswith(PREFIX) and section not in Settings.model_fields and not section.startswith(_NOT_SECTIONS):
+            msg = f"{name} is not a setting: see .env.example for the names"
+            raise SettingsError(msg)
+
+
+def _unreadable(error: ValueError) -> str:
+    """Which section holds the value that is no JSON; the value itself is never shown."""
+    if section := _SECTION.search(str(error)):
+        return f"PAYLATCH_{section[1].upper()}__... is wrong: a value of this section must be JSON and is not"
+    return f"the settings cannot be read: {str(error).splitlines()[0]}"
+
+
 def _sentence(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
     path = [str(part) for part in problem["loc"] if part != "[key]"]
     name = "PAYLATCH_" + "__".join(part.rstrip("_").upper() for part in path[:2])
@@ -342,5 +369,13 @@ def _sentence(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
         hint = name if len(path) > 1 else f"{name}__URI" if path == ["mongodb"] else name
         return f"{hint} is not set: see .env.example for what it holds"
     if problem["type"] == "extra_forbidden":
-        return f"{name} is not a setting: see .env.example for the names"
+        full = "PAYLATCH_" + "__".join(part.rstrip("_").upper() for part in path)
+        return f"{full} is not a setting: see .env.example for the names"
     return f"{name}{inside} is wrong: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def child_environment(**values: str) -> dict[str, str]:
+    """The environment of a process that must see these settings and none that this process was given."""
+    known = {alias for aliases in ALIASES.values() for alias in aliases}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    return {**{name: value for name, value in inherited.items() if name not in known}, **values}

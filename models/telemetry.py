@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -72,7 +73,10 @@ def configure_logs(level: str, form: Literal["auto", "json", "console"]) -> None
 
 
 def _json(line: Any, default: Callable[[Any], Any] | None = None, **_: Any) -> bytes:  # noqa: ANN401
-    return orjson.dumps(line, default=default or str, option=orjson.OPT_NON_STR_KEYS)
+    try:
+        return orjson.dumps(line, default=default or str, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # a lone surrogate or an integer of more than 64 bits must not cost the line
+        return json.dumps(line, default=str).encode()
 
 
 def _escape_control(_logger: Any, _name: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:  # noqa: ANN401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from cyclopts import App
@@ -42,5 +43,8 @@ def main() -> None:
     except PayLatchError as error:
         sys.stderr.write(f"paylatch: {error}\n")
         sys.exit(next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1))
+    except BrokenPipeError:  # `paylatch events list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)

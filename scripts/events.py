@@ -19,7 +19,7 @@ from models.documents import WebhookEvent
 from models.errors import Refused, Unparseable
 from models.states import EventStatus
 from scripts.audit import audit, audit_done
-from scripts.output import masked, print_json, print_table
+from scripts.output import masked, output, print_json, print_table
 from scripts.session import Session, session
 from webhook.payload import read_object
 from webhook.requeue import DEFAULT_STATUSES, refusal, requeue
@@ -126,7 +126,7 @@ async def list_events(
         )
         for e in events
     ]
-    print_table(f"{len(rows)} events", columns, rows, Console())
+    print_table(f"{len(rows)} events", columns, rows, output())
 
 
 def _summary(event: WebhookEvent) -> dict[str, Any]:
@@ -165,7 +165,7 @@ async def show(
     if as_json:
         print_json(shown)
         return 0
-    console = Console()
+    console = output()
     rows = [(name, value) for name, value in shown.items() if name != "body" and value not in (None, [], {})]
     print_table(f"event {event.event_id}", ("field", "value"), rows, console)
     print_json(shown["body"])
@@ -230,7 +230,7 @@ async def requeue_events(
     if as_json:
         print_json(result)
     elif not dry_run:
-        Console().print(f"requeued {result['requeued']} of {len(rows)} events")
+        output().print(f"requeued {result['requeued']} of {len(rows)} events")
     complete = dry_run or result["requeued"] == len(rows)
     return 0 if complete and not (event_ids and refused) else 1
 
@@ -251,7 +251,7 @@ async def _chosen(now_open: Session, event_ids: Sequence[str], which: EventFilte
 
 
 def _preview(ready: Sequence[Mapping[str, Any]], refused: Mapping[str, str]) -> None:
-    console = Console()
+    console = output()
     counts = Counter((row["status"], row["eventType"]) for row in ready)
     rows = [(status, event_type, count) for (status, event_type), count in sorted(counts.items())]
     print_table(f"{len(ready)} events to requeue", ("status", "type", "events"), rows, console)

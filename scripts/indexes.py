@@ -6,6 +6,7 @@ from rich.table import Table
 from models.database import database, require_replica_set
 from models.indexes import Clash, create_indexes, find_clashes, find_problems
 from models.settings import load_settings
+from scripts.output import output
 
 
 async def indexes(*, check: bool = False) -> int:
@@ -18,7 +19,7 @@ async def indexes(*, check: bool = False) -> int:
     check
         Change nothing; exit 1 when an index is missing or differs.
     """
-    settings, console = load_settings(), Console()
+    settings, console = load_settings(), output()
     async with database(settings) as db:
         await require_replica_set(db)
         if check:

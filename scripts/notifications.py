@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 from bson import ObjectId
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from models.documents import NotificationRow
 from models.states import RowStatus
-from scripts.output import print_json, print_table
+from scripts.output import output, print_json, print_table
 from scripts.session import session
 
 app = App(name="notifications", help="List notifications and what became of them.")
@@ -58,4 +57,4 @@ async def list_notifications(
         return
     columns = ("key", "status", "attempts", "reason", "fact", "sent")
     cells = [(row.key, row.status, row.attempts, row.reason, row.fact_at, row.sent_at) for row in rows]
-    print_table(f"{len(rows)} notifications", columns, cells, Console())
+    print_table(f"{len(rows)} notifications", columns, cells, output())

@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 from bson import ObjectId
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 MASKED = frozenset({"contact", "email", "vpa", "card", "customer_details"})
 MASK = "•••"
+PIPED_WIDTH = 200
 
 
 def print_json(value: object) -> None:
@@ -24,9 +25,14 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
+def output() -> Console:
+    """Standard output; wide when it goes to a file or a pipe, so that ids stay whole."""
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], console: Console) -> None:
-    """A table whose cells are data: nothing in them is read as markup."""
-    table = Table(*columns, title=title, title_justify="left")
+    """A table whose cells are data: nothing in them is read as markup. The first column names the row: never cut."""
+    table = Table(Column(columns[0], no_wrap=True, overflow="ignore"), *columns[1:], title=title, title_justify="left")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     console.print(table)

@@ -92,9 +92,11 @@ async def watcher(settings: Settings, stop: asyncio.Event, *subscribers: Subscri
             Repeated(SendingReaper(rows), poll),
         )
         async with repeating(telemetry, *duties):
-            async with repeating(telemetry, *(Repeated(sender, poll, sender.wake) for sender in senders)):
-                yield Watcher(clock, leadership, telemetry, registry, stop)
-            await asyncio.gather(*(sender.drain(settings.watcher.drain) for sender in senders))
+            try:
+                async with repeating(telemetry, *(Repeated(sender, poll, sender.wake) for sender in senders)):
+                    yield Watcher(clock, leadership, telemetry, registry, stop)
+            finally:
+                await asyncio.gather(*(sender.drain(settings.watcher.drain) for sender in senders))
 
 
 def require_channels(settings: Settings, telemetry: Telemetry) -> None:

@@ -29,8 +29,10 @@ from watcher.channels import Channel, Message, NoAddress, NotSent, Rejected, Sen
 from watcher.render import Renderer
 from watcher.rows import NotificationRows, retry_delay
 
-MARGIN = 10.0
+MARGIN = 5.0
 """Seconds that a row's lease outlives its channel's timeout."""
+GRACE = 2.0
+"""Seconds beyond its own timeout in which a channel itself says how far the message came; then nobody can know."""
 
 
 class Dispatcher:
@@ -129,7 +131,7 @@ class Dispatcher:
     async def _send(self, row: RawDocument, claim: Claim, message: Message) -> str:
         row_id = row["_id"]
         try:
-            async with asyncio.timeout(self._channel.timeout):
+            async with asyncio.timeout(self._channel.timeout + GRACE):
                 sent = await self._channel.send(row["key"], message)
         except asyncio.CancelledError:
             await self._rows.unknown(row_id, claim, "stopped", 0.0)
@@ -142,6 +144,8 @@ class Dispatcher:
             return await self._again(row, claim, error)
         except Rejected as error:
             return await self._give_up(row, claim, error.reason)
+        except Exception as error:  # noqa: BLE001 - a fault of the channel must not leave the row without an end
+            return await self._unknown(row, claim, f"unexpected_{type(error).__name__}")
         return await self._record(row_id, claim, sent)
 
     async def _record(self, row_id: object, claim: Claim, sent: Sent) -> str:
@@ -153,7 +157,7 @@ class Dispatcher:
     async def _unknown(self, row: RawDocument, claim: Claim, reason: str) -> str:
         attempts = row["attempts"] + 1
         if attempts >= self._settings.max_attempts:
-            return await self._give_up(row, claim, reason)
+            return await self._give_up(row, claim, reason, maybe_sent=True)
         await self._rows.unknown(row["_id"], claim, reason, retry_delay(attempts))
         return RowStatus.UNKNOWN
 
@@ -165,9 +169,9 @@ class Dispatcher:
         await self._rows.retry(row["_id"], claim, error.reason, delay)
         return RowStatus.RETRY
 
-    async def _give_up(self, row: RawDocument, claim: Claim, reason: str) -> str:
+    async def _give_up(self, row: RawDocument, claim: Claim, reason: str, *, maybe_sent: bool = False) -> str:
         await self._alert(row, reason)
-        await self._rows.dead(row["_id"], claim, reason)
+        await self._rows.dead(row["_id"], claim, reason, maybe_sent=maybe_sent)
         return RowStatus.DEAD
 
     async def _close(self, row: RawDocument, status: RowStatus, reason: str) -> str:

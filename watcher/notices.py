@@ -1,7 +1,7 @@
 """What a change of an order means, as a pure function of the change event.
 
 Our own writes always push to `history`, so a change that touches it counts only by what was pushed; any other change of
-`payment.status` was made by the merchant's own code.
+`payment.status` was made by the merchant's own code, and so was a whole order whose status our history does not know.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def encoded(order_id: object) -> str:
         case int() | Int64():
             return f"int~{int(order_id)}"
         case _:
-            return f"ejson~{_escaped(bson.json_util.dumps(order_id, sort_keys=True))}"
+            return f"ejson~{_escaped(bson.json_util.dumps(order_id))}"
 
 
 def _escaped(text: str) -> str:
@@ -72,11 +72,12 @@ def notices(change: Mapping[str, Any]) -> list[Notice]:
     if change["operationType"] not in {"insert", "replace", "update"}:
         return []
     order_id, at = change["documentKey"]["_id"], moment(change)
-    touched, pushed = _pushed(change)
-    if touched:
-        return [notice for entry in pushed if (notice := _of_entry(order_id, entry, at))]
-    notice = _of_foreign_status(order_id, _foreign_status(change), at)
-    return [notice] if notice else []
+    pushed, status = _pushed(change), _foreign_status(change)
+    told = [notice for entry in pushed if (notice := _of_entry(order_id, entry, at))]
+    if pushed and (change["operationType"] == "update" or any(entry.get("to") == status for entry in pushed)):
+        return told
+    notice = _of_foreign_status(order_id, status, at)
+    return [*told, notice] if notice else told
 
 
 def moment(change: Mapping[str, Any]) -> datetime:
@@ -102,22 +103,15 @@ def shortened(change: Mapping[str, Any]) -> bool:
     return not isinstance(whole, list) or any(_is_entry(entry) and entry["seq"] > len(whole) for entry in whole)
 
 
-def _pushed(change: Mapping[str, Any]) -> tuple[bool, list[Mapping[str, Any]]]:
-    """Whether our history was touched, and the entries of it that the change shows."""
-    if change["operationType"] != "update":
-        history = (change.get("fullDocument") or {}).get("history")
-        entries = [entry for entry in history if _is_entry(entry)] if isinstance(history, list) else []
-        return bool(entries), entries
-    return _pushed_fields(change["updateDescription"]["updatedFields"])
-
-
-def _pushed_fields(fields: Mapping[str, Any]) -> tuple[bool, list[Mapping[str, Any]]]:
-    """A first push arrives as the whole array, later ones as `history.<place>`."""
-    entries = list(_shown_entries(fields))
-    return bool(entries) or "history" in fields, entries
+def _pushed(change: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of our history that the change shows; none when it did not touch them (the shop may have its own)."""
+    if change["operationType"] == "update":
+        return list(_shown_entries(change["updateDescription"]["updatedFields"]))
+    return list(_shown_entries({"history": (change.get("fullDocument") or {}).get("history")}))
 
 
 def _shown_entries(fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A first push arrives as the whole array, later ones as `history.<place>`."""
     for path, value in fields.items():
         if path == "history" and isinstance(value, list):
             yield from (entry for entry in value if _is_entry(entry))

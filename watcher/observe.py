@@ -20,7 +20,6 @@ WARNINGS = frozenset(
         "leader.lost",
         "notification.not_recorded",
         "render.template_failed",
-        "channel.off",
         "lease.kill_failed",
     },
 )

@@ -17,6 +17,8 @@ from models.states import RowStatus
 from watcher.notices import Notice
 
 DUPLICATE_KEY = 11000
+OPEN_AT_START = timedelta(seconds=15)
+"""A transaction that was open at the first start names its fact by the time before its commit; none lasts longer."""
 
 
 class Outbox:
@@ -34,11 +36,11 @@ class Outbox:
         self._expire_after = timedelta(seconds=settings.expire_after)
 
     async def add(self, notices: Iterable[Notice], since: datetime) -> int:
-        """Store a row per notice, recipient and channel; the number of new ones. Facts before `since` are not told.
+        """Store a row per notice, recipient and channel; the number of new ones. Facts from before `since` are no news.
 
         Raises a driver's error or `Unavailable` when it is not certain that all rows are stored.
         """
-        rows = [row for notice in notices if notice.fact_at >= since for row in self._rows(notice)]
+        rows = [row for notice in notices if notice.fact_at >= since - OPEN_AT_START for row in self._rows(notice)]
         if not rows:
             return 0
         try:

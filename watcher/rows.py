@@ -85,9 +85,12 @@ class NotificationRows:
         changes = {"status": RowStatus.SENT, "providerMessageId": provider_message_id, "sentAt": now, "reason": None}
         await self._fenced(row_id, claim, {**changes, "nextAttemptAt": None})
 
-    async def dead(self, row_id: object, claim: Claim, reason: str) -> None:
-        """It can never be sent. Raises `LeaseLost`."""
-        await self._fenced(row_id, claim, {"status": RowStatus.DEAD, "reason": reason, "nextAttemptAt": None})
+    async def dead(self, row_id: object, claim: Claim, reason: str, *, maybe_sent: bool = False) -> None:
+        """It is not tried any more; `maybe_sent` when nobody knows how the last try ended. Raises `LeaseLost`."""
+        changes: dict[str, Any] = {"status": RowStatus.DEAD, "reason": reason, "nextAttemptAt": None}
+        if maybe_sent:
+            changes["unknownAt"] = self._clock.now()
+        await self._fenced(row_id, claim, changes)
 
     async def retry(self, row_id: object, claim: Claim, reason: str, delay: float) -> None:
         """Certainly not sent; try again in `delay` seconds. Raises `LeaseLost`."""

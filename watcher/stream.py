@@ -27,7 +27,8 @@ from watcher.place import Baseline, Place, PlaceKeeper, cluster_time
 MAX_AWAIT_MS = 500
 BATCH = 200
 READ_AHEAD = 500
-_HISTORY_LOST = frozenset({286, 280, 260, 40647, 40585, 10334})
+_BAD_TOKEN = frozenset({9, 40647, 40649, 50796, 50811})
+_HISTORY_LOST = frozenset({286, 280, 260, 40585, 10334}) | _BAD_TOKEN
 _UNFIT = {13: "may not read change streams: grant it `changeStream` and `find`", 40573: "is no replica set"}
 _COLLECTION_GONE = frozenset({"drop", "rename", "dropDatabase", "invalidate"})
 
@@ -119,10 +120,9 @@ class Reader:
 
     async def _open(self, place: Place) -> AsyncChangeStream[RawDocument]:
         """After the token where there is one that fits this pipeline, else from the cluster time."""
-        usable = place.token is not None and place.pipeline_hash == fingerprint(self._pipeline)
-        where: dict[str, Any] = (
-            {"start_after": place.token} if usable else {"start_at_operation_time": place.cluster_time}
-        )
+        token = place.token if isinstance(place.token, Mapping) else {}  # the driver takes an empty one for "from now"
+        usable = bool(token) and place.pipeline_hash == fingerprint(self._pipeline)
+        where: dict[str, Any] = {"start_after": token} if usable else {"start_at_operation_time": place.cluster_time}
         return await self._db.handle.watch(self._pipeline, max_await_time_ms=MAX_AWAIT_MS, **where)
 
     async def _follow(
@@ -239,8 +239,9 @@ def _explained(error: BaseException) -> BaseException:
     if error.code in _HISTORY_LOST:
         return HistoryLost(
             f"the change stream cannot go on from the stored checkpoint (code {error.code}): its history is gone from "
-            "the server, so changes may have been missed; enlarge the oplog, then delete `checkpoint` and `baseline` "
-            "from watcher_state to start from now, and look through the orders changed since the checkpoint's time",
+            "the server or its token is damaged, so changes may have been missed; enlarge the oplog, then delete "
+            "`checkpoint` and `baseline` from watcher_state to start from now, and look through the orders changed since "
+            "the checkpoint's time",
         )
     if error.code in _UNFIT:
         return DatabaseUnfit(f"the watcher's database user or server {_UNFIT[error.code]} (code {error.code})")

@@ -176,7 +176,7 @@ class Admission:
             "lease": claim.document(),
             "nextAttemptAt": claim.until,
         }
-        return _Candidate(row, reservation, Job(row["_id"], claim, session))
+        return _Candidate(row, reservation, Job(row["_id"], row, claim, session))
 
     async def _insert(self, candidates: Sequence[_Candidate]) -> Sequence[bool | BaseException]:
         """Write one batch. A doubt about durability is everybody's; their rows become due when their lease ends."""

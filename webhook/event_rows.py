@@ -28,7 +28,7 @@ _DUE_FIELDS = {"status": 1, "lease": 1, "refs": 1, "attempts": 1, "eventId": 1, 
 
 def retry_delay(attempts: int) -> float:
     """Seconds until the next try after the `attempts`-th one failed: 5 s doubling, at most an hour, ±20 %."""
-    delay = min(FIRST_RETRY * 2.0 ** max(0, attempts - 1), LONGEST_RETRY)
+    delay = min(FIRST_RETRY * 2.0 ** min(max(0, attempts - 1), 20), LONGEST_RETRY)
     return delay * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)  # noqa: S311 - spreads load, guards nothing
 
 
@@ -48,6 +48,7 @@ class Job:
     """An event to work on; one that was inserted as `processing` comes with its claim and session."""
 
     row_id: object
+    row: RawDocument | None = field(default=None, compare=False, repr=False)
     claim: Claim | None = field(default=None, compare=False)
     session: AsyncClientSession | None = field(default=None, compare=False)
 
@@ -74,19 +75,21 @@ class EventRows:
         """The whole row."""
         return await self._db.events.find_one({"_id": row_id})
 
-    async def claim(self, row: Mapping[str, Any], claim: Claim) -> bool:
-        """Take a due row; False when somebody else was faster. A dead holder's transaction is ended first."""
+    async def claim(self, row: Mapping[str, Any], claim: Claim) -> RawDocument | None:
+        """Take a due row, as it is then; None when somebody else was faster.
+
+        A dead holder's transaction is ended first.
+        """
         guard: dict[str, Any] = {"_id": row["_id"], "status": row["status"]}
         if row["status"] == EventStatus.PROCESSING:
             if row["lease"]["until"] > self._clock.expired_before():
-                return False
+                return None
             await kill_session(self._db, row["lease"], self._telemetry)
             guard["lease.token"] = row["lease"]["token"]
-        update: dict[str, Any] = {"$set": self._held(claim)}
-        if row["status"] != EventStatus.PARKED:  # waking to look for an order is no attempt
-            update["$inc"] = {"attempts": 1}
-        result = await self._db.events.update_one(guard, update)
-        return result.matched_count == 1
+        claim.counted = row["status"] != EventStatus.PARKED  # waking to look for an order is no attempt
+        held, started = self._held(claim), int(claim.counted)
+        result = await self._db.events.update_one(guard, {"$set": held, "$inc": {"attempts": started}})
+        return {**row, **held, "attempts": row["attempts"] + started} if result.matched_count else None
 
     def _held(self, claim: Claim) -> dict[str, Any]:
         return {
@@ -142,11 +145,12 @@ class EventRows:
         """An outage or a write conflict stood in the way: try again in `delay` seconds; the attempt does not count."""
         due = self._clock.in_seconds(delay)
         changes = {"error": error, "errorDetail": "the database stood in the way; nothing is wrong with the event"}
-        await self._release(row_id, claim, EventStatus.FAILED, due, changes, attempts=-1)
+        await self._release(row_id, claim, EventStatus.FAILED, due, changes, attempts=-int(claim.counted))
 
     async def give_back(self, row_id: object, claim: Claim) -> None:
         """The process stops before the event was settled: it is due now, and the attempt does not count."""
-        await self._release(row_id, claim, EventStatus.RECEIVED, self._clock.now(), {}, attempts=-1)
+        now = self._clock.now()
+        await self._release(row_id, claim, EventStatus.RECEIVED, now, {}, attempts=-int(claim.counted))
 
     async def _release(
         self,

@@ -72,27 +72,24 @@ class Processor:
 
     async def _take(self, job: Job, session: AsyncClientSession) -> _Work | None:
         """The row under our claim; a job that was queued claims it now, unless somebody else was faster."""
-        row = await self._rows.load(job.row_id)
-        claim = job.claim
-        if row is None:
+        if job.row is not None and job.claim is not None:
+            crash_point("webhook.claimed")
+            return _Work(job.row, job.claim, session)
+        found = await self._rows.load(job.row_id)
+        if found is None or found["status"] in {EventStatus.COMPLETED, EventStatus.IGNORED, EventStatus.DEAD}:
             return None
-        if claim is None:
-            if row["status"] in {EventStatus.COMPLETED, EventStatus.IGNORED, EventStatus.DEAD}:
-                return None
-            if row["attempts"] >= self._processing.max_attempts and row["status"] == EventStatus.PROCESSING:
-                await self._bury_abandoned(row)
-                return None
-            claim = Claim.of(self._clock, self._processing.lease, Binary(session.session_id["id"], 4))
-            if not await self._rows.claim(row, claim):
-                return None
-            row = await self._rows.load(job.row_id)
+        if found["attempts"] >= self._processing.max_attempts and found["status"] == EventStatus.PROCESSING:
+            await self._bury_abandoned(found)
+            return None
+        claim = Claim.of(self._clock, self._processing.lease, Binary(session.session_id["id"], 4))
+        row = await self._rows.claim(found, claim)
         crash_point("webhook.claimed")
         return _Work(row, claim, session) if row is not None else None
 
     async def _bury_abandoned(self, row: RawDocument) -> None:
         """Ten workers died over this row: it is likely the row that kills them."""
         claim = Claim.of(self._clock, self._processing.lease)
-        if await self._rows.claim(row, claim):
+        if await self._rows.claim(row, claim) is not None:
             await self._bury(row, claim, "worker_died", "every worker that took it died over it")
 
     async def _work(self, work: _Work) -> None:
@@ -151,9 +148,10 @@ class Processor:
             return "parked"
         again = Claim.of(self._clock, self._processing.lease, claim.lsid)
         parked = await self._rows.load(row["_id"])
-        if parked is None or parked["status"] != EventStatus.PARKED or not await self._rows.claim(parked, again):
+        if parked is None or parked["status"] != EventStatus.PARKED:
             return "parked"
-        return await self._settle(_Work(parked, again, work.session))
+        woken = await self._rows.claim(parked, again)
+        return "parked" if woken is None else await self._settle(_Work(woken, again, work.session))
 
     async def _change(self, work: _Work, event: Event, found: Found) -> str:
         """Reduce and commit; when somebody else wrote the order in between, read it again, at most five times."""

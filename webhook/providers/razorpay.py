@@ -53,7 +53,7 @@ class Razorpay:
         """Key off `payload`, never `contains`; raises `Unparseable` where a type that moves money has no payment."""
         body = read_object(raw)
         event_type = body.get("event")
-        if not isinstance(event_type, str) or not event_type:
+        if not isinstance(event_type, str) or not event_type or not event_type.isprintable():
             raise Unparseable("the body names no event type")
         payload = _mapping(body.get("payload"))
         payment, order = _entity(payload, "payment"), _entity(payload, "order")

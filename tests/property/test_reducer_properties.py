@@ -1,0 +1,197 @@
+"""Rule 5: arrival order and repetition do not matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.facts import PaymentFact
+from models.reducer import MISSING, Expectation, numbered, reduce
+
+NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
+AMOUNT = 49_900
+STATUSES = (
+    "created",
+    "authorized",
+    "captured",
+    "captured",
+    "captured",
+    "refunded",
+    "failed",
+    "pending",
+    "status_of_tomorrow",
+)
+ORDERS: tuple[object, ...] = ("pending", "failed", "completed", "refunded", "cancelled", "COD", None, 7, MISSING)
+
+# The same examples on every run, so that a failure is a change of ours.
+repeatable = settings(
+    max_examples=200,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+@dataclass
+class Result:
+    """An order after all deliveries."""
+
+    payment: dict[str, Any]
+    history: list[dict[str, Any]]
+    ledger: list[str]
+    fulfilments: int
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> list[PaymentFact]:
+    """Snapshots of a few payments; what a provider never changes about a payment is the same in all of one's."""
+    found: list[PaymentFact] = []
+    for payment_id in draw(
+        st.sampled_from([("pay_A",), ("pay_A", "pay_B"), ("pay_A", "pay_B"), ("pay_A", "pay_B", "pay_C")])
+    ):
+        fixed = PaymentFact(
+            id=payment_id,
+            status="created",
+            captured=False,
+            amount=draw(st.sampled_from([*[AMOUNT] * 8, AMOUNT - 1, 0, None])),
+            currency=draw(st.sampled_from([*["INR"] * 8, "USD", None])),
+            created_at=draw(st.one_of(st.none(), st.integers(1_790_000_000, 1_790_000_002))),
+        )
+        found += [_seen(draw, fixed) for _ in range(draw(st.integers(1, 4)))]
+    return found
+
+
+def _seen(draw: st.DrawFn, fixed: PaymentFact) -> PaymentFact:
+    status = draw(st.sampled_from(STATUSES))
+    return replace(
+        fixed,
+        status=status,
+        captured=status == "captured" or (status == "refunded" and draw(st.booleans())),
+        method=draw(st.sampled_from([None, "upi", "card"])),
+        method_details=draw(st.sampled_from([{}, {"last4": "1111"}, {"network": "Visa", "last4": "1111"}])),
+        fee=draw(st.sampled_from([None, 9, 100])),
+        tax=draw(st.sampled_from([None, 9, 100])),
+        error=draw(st.sampled_from([{}, {"code": "A"}, {"code": "B", "step": "s"}])) if status == "failed" else {},
+    )
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> tuple[object, Expectation, list[PaymentFact], list[PaymentFact]]:
+    """An order's status, its expectation, the facts, and another order of arrival with repetitions."""
+    facts = draw(snapshots())
+    again = [*facts, *draw(st.lists(st.sampled_from(facts), max_size=4))]
+    for arrival in (facts, again):
+        draw(st.randoms(use_true_random=False)).shuffle(arrival)
+    expected = draw(
+        st.sampled_from([Expectation(AMOUNT, "INR")] * 4 + [Expectation(None, "INR"), Expectation(AMOUNT, None)])
+    )
+    return draw(st.sampled_from(ORDERS)), expected, facts, again
+
+
+def deliver(status: object, expected: Expectation, facts: list[PaymentFact]) -> Result:
+    """One event per fact, each a minute after the other, stored as the settlement does."""
+    result = Result({} if status is MISSING else {"status": status}, [], [], 0)
+    for minute, fact in enumerate(facts):
+        at = NOW + timedelta(minutes=minute)
+        change = reduce(result.payment, [fact], expected, at)
+        if change is None:
+            continue
+        result.payment |= {path.removeprefix("payment."): value for path, value in change.set.items()}
+        result.history += numbered(change, result.history, at, {"eventId": f"E{minute}"})
+        result.ledger += [entry.id for entry in change.ledger]
+        result.fulfilments += change.fulfil
+    return result
+
+
+def lasting(payment: dict[str, Any]) -> bytes:
+    """The payment without what is allowed to depend on the arrival: a payment time the provider did not give.
+
+    Null and absent say the same.
+    """
+    given_by_us = {"paidAt"} if any(attempt["createdAt"] is None for attempt in payment.get("attempts", ())) else set()
+    kept = {name: value for name, value in payment.items() if name not in given_by_us and value is not None}
+    return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+
+
+def notices(result: Result) -> set[tuple[object, ...]]:
+    """What the watcher makes notices of; `payment_completed` belongs to the order, all else to its payment."""
+    return {
+        (entry["fact"],) if entry["fact"] == "payment_completed" else (entry["fact"], entry["ref"], entry.get("reason"))
+        for entry in result.history
+    }
+
+
+@repeatable
+@given(deliveries())
+def test_any_arrival_order_with_any_repetitions_ends_in_the_same_facts(
+    case: tuple[object, Expectation, list[PaymentFact], list[PaymentFact]],
+) -> None:
+    status, expected, facts, again = case
+    one, other = deliver(status, expected, facts), deliver(status, expected, again)
+    assert lasting(one.payment) == lasting(other.payment)
+    assert sorted(one.ledger) == sorted(other.ledger)
+    assert notices(one) == notices(other)
+    assert bool(one.fulfilments) == bool(other.fulfilments)
+
+
+@repeatable
+@given(deliveries())
+def test_delivering_everything_again_changes_nothing(
+    case: tuple[object, Expectation, list[PaymentFact], list[PaymentFact]],
+) -> None:
+    status, expected, facts, again = case
+    result = deliver(status, expected, facts)
+    later = NOW + timedelta(days=1)
+    assert [reduce(result.payment, [fact], expected, later) for fact in again] == [None] * len(again)
+    assert reduce(result.payment, again, expected, later) is None
+
+
+@repeatable
+@given(deliveries())
+def test_every_capture_is_credited_exactly_once(
+    case: tuple[object, Expectation, list[PaymentFact], list[PaymentFact]],
+) -> None:
+    status, expected, _, again = case
+    result = deliver(status, expected, again)
+    captured = {fact.id for fact in again if fact.captured and fact.amount is not None}
+    assert sorted(result.ledger) == sorted(f"capture:{payment_id}" for payment_id in captured)
+    assert result.fulfilments <= 1
+
+
+@repeatable
+@given(deliveries())
+def test_an_order_is_completed_by_fitting_money_only_and_a_status_of_the_shop_stays(
+    case: tuple[object, Expectation, list[PaymentFact], list[PaymentFact]],
+) -> None:
+    status, expected, facts, _ = case
+    result = deliver(status, expected, facts)
+    fits = [
+        fact
+        for fact in facts
+        if fact.captured
+        and None not in (fact.amount, fact.currency)
+        and (fact.amount, fact.currency) == (expected.amount, expected.currency)
+    ]
+    if status in ("pending", "failed") or status is MISSING:
+        assert (result.payment.get("status") == "completed") == bool(fits)
+    else:
+        assert result.payment["status"] == status
+
+
+@repeatable
+@given(deliveries())
+def test_the_history_is_gap_free_and_its_statuses_form_a_chain(
+    case: tuple[object, Expectation, list[PaymentFact], list[PaymentFact]],
+) -> None:
+    status, expected, _, again = case
+    history = deliver(status, expected, again).history
+    assert [entry["seq"] for entry in history] == list(range(1, len(history) + 1))
+    assert [entry["to"] for entry in history[:-1]] == [entry["from"] for entry in history[1:]]
+    facts = [(entry["fact"], entry["ref"], entry.get("reason")) for entry in history]
+    assert len(facts) == len(set(facts))
