@@ -11,10 +11,10 @@ COPY models models
 COPY webhook webhook
 COPY watcher watcher
 COPY scripts scripts
-RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheels .
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 # A virtual environment of its own moves to the next stage in one piece, without pip and without the sources. Only ready
 # wheels are taken: no compiler is needed here, and no package's own build code runs.
-RUN --mount=type=cache,target=/root/.cache/pip python -m venv --without-pip /opt/paylatch \
+RUN python -m venv --without-pip /opt/paylatch \
     && pip --python /opt/paylatch/bin/python install --only-binary=:all: --constraint constraints.txt /wheels/paylatch-*.whl
 
 FROM python:3.13-slim

@@ -31,7 +31,7 @@ app.command("scripts.indexes:indexes", name="indexes")
 app.command("scripts.doctor:doctor", name="doctor")
 app.command("scripts.events:app", name="events")
 app.command("scripts.notifications:app", name="notifications")
-app.command("scripts.simulate:app", name="simulate")
+app.command("scripts.simulate:simulate", name="simulate")
 app.command("scripts.demo:demo", name="demo")
 app.command("scripts.run:run", name="run")
 

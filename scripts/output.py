@@ -59,6 +59,8 @@ def _mask(value: Any) -> Any:  # noqa: ANN401
 def _cell(value: object) -> str:
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, Mapping | list):
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
     return "" if value is None else "".join(c if c.isprintable() else "�" for c in str(value))
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from cyclopts.validators import Number
 from pymongo import AsyncMongoClient
 from pymongo.errors import BulkWriteError, ConfigurationError, PyMongoError
@@ -38,8 +38,6 @@ Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 Rate = Annotated[float | None, Parameter(validator=Number(gt=0))]
 Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
 
-app = App(name="simulate", help="Send signed payment events as Razorpay would, and check every answer.")
-
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -63,7 +61,6 @@ class Outcome:
     attacks: list[AttackResult] = field(default_factory=list)
 
 
-@app.default
 async def simulate(  # noqa: PLR0913 - each is an option of the command
     *,
     url: str = "http://127.0.0.1:8080/webhooks/razorpay",
@@ -317,7 +314,3 @@ def _print_json(trial: Trial, outcome: Outcome, problems: list[str]) -> None:
         "problems": problems,
     }
     print(json.dumps(said, ensure_ascii=False))
-
-
-if __name__ == "__main__":
-    app()

@@ -21,8 +21,12 @@ NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
 
 
 @pytest_asyncio.fixture
-async def memory() -> AsyncIterator[Any]:
-    """An in-memory database with all indexes."""
+async def memory(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """An in-memory database with all indexes, under the default names."""
+    for field, name in CollectionNames().model_dump().items():
+        monkeypatch.setattr(
+            DOCUMENTS[field], "Settings", type("Settings", (DOCUMENTS[field].Settings,), {"name": name})
+        )
     with mongomock() as client:
         database = client["shop"]
         await init_beanie(database, document_models=list(DOCUMENTS.values()))
@@ -202,7 +206,6 @@ async def test_without_the_shim_a_partial_index_would_refuse_valid_orders() -> N
 
 def test_every_collection_name_in_the_settings_has_its_document() -> None:
     assert set(DOCUMENTS) == set(CollectionNames.model_fields)
-    assert {name: str(document.Settings.name) for name, document in DOCUMENTS.items()} == CollectionNames().model_dump()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS.values(), ids=lambda document: document.__name__)
