@@ -53,4 +53,7 @@ def arm(spec: str | None) -> None:
     if name and name not in POINTS:
         msg = f"PAYLATCH_CRASH_POINT names {name!r}, which is no crash point; they are: {', '.join(sorted(POINTS))}"
         raise SettingsError(msg)
+    if not (count or "1").isdigit():
+        msg = f"PAYLATCH_CRASH_POINT must be `name` or `name:N`, not {spec!r}"
+        raise SettingsError(msg)
     _Armed.name, _Armed.remaining = name or None, int(count or 1)

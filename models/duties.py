@@ -44,7 +44,8 @@ async def repeating(telemetry: Telemetry, *duties: Repeated) -> AsyncIterator[No
         yield
     finally:
         stop.set()
-        await asyncio.wait(tasks, timeout=ROUND_ENDS_WITHIN)
+        if tasks:
+            await asyncio.wait(tasks, timeout=ROUND_ENDS_WITHIN)
         await cancelled(*tasks)
 
 

@@ -70,6 +70,8 @@ class Coalescer(Generic[Item, Result]):
             results: Sequence[Result | BaseException] = await self._flush([waiting.item for waiting in batch])
         except Exception as error:  # noqa: BLE001 - it belongs to the callers, not to this loop
             results = [error] * len(batch)
+        if len(results) != len(batch):
+            results = [RuntimeError("a flush must answer every item")] * len(batch)
         for waiting, result in zip(batch, results, strict=True):
             if isinstance(result, BaseException):
                 waiting.result.set_exception(result)

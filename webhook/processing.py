@@ -34,9 +34,9 @@ PRECONDITION_TRIES = 5
 OUTAGE_PAUSE = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Work:
-    """One claimed row, under way."""
+    """One claimed row, under way; a row that is woken while it is being parked goes on under a new claim."""
 
     row: RawDocument
     claim: Claim
@@ -151,7 +151,10 @@ class Processor:
         if parked is None or parked["status"] != EventStatus.PARKED:
             return "parked"
         woken = await self._rows.claim(parked, again)
-        return "parked" if woken is None else await self._settle(_Work(woken, again, work.session))
+        if woken is None:
+            return "parked"
+        work.row, work.claim = woken, again
+        return await self._settle(work)
 
     async def _change(self, work: _Work, event: Event, found: Found) -> str:
         """Reduce and commit; when somebody else wrote the order in between, read it again, at most five times."""

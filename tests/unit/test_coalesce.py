@@ -58,7 +58,7 @@ async def test_while_one_flush_is_in_flight_the_next_batch_gathers() -> None:
     await asyncio.sleep(0)
     assert store.batches == [["a"]]
     store.gate.set()
-    assert await asyncio.gather(*callers) == ["A", "B", "C", "D"]
+    assert await asyncio.wait_for(asyncio.gather(*callers), 2) == ["A", "B", "C", "D"]
     assert store.batches == [["a"], ["b", "c", "d"]]
 
 
@@ -68,7 +68,7 @@ async def test_a_batch_holds_at_most_so_many_items() -> None:
     coalescer = Coalescer(store.flush, 2, 100)
     callers = submitted(coalescer, "a", "b", "c", "d", "e")
     store.gate.set()
-    assert await asyncio.gather(*callers) == ["A", "B", "C", "D", "E"]
+    assert await asyncio.wait_for(asyncio.gather(*callers), 2) == ["A", "B", "C", "D", "E"]
     assert store.batches == [["a", "b"], ["c", "d"], ["e"]]
 
 
@@ -83,7 +83,7 @@ async def test_a_batch_holds_at_most_so_many_bytes_but_always_one_item() -> None
         *submitted(coalescer, "d", size=100),
     ]
     store.gate.set()
-    await asyncio.gather(*callers)
+    await asyncio.wait_for(asyncio.gather(*callers), 2)
     assert store.batches == [["a", "b"], ["c"], ["huge"], ["d"]]
 
 
@@ -97,7 +97,7 @@ async def test_a_caller_that_leaves_does_not_cancel_the_flush() -> None:
     with pytest.raises(asyncio.CancelledError):
         await leaving
     store.gate.set()
-    assert await staying == "B"
+    assert await asyncio.wait_for(staying, 2) == "B"
     assert store.batches == [["a", "b"]]
 
 
@@ -111,8 +111,8 @@ async def test_a_caller_that_leaves_before_its_batch_began_is_written_all_the_sa
     await asyncio.sleep(0)
     leaving.cancel()
     store.gate.set()
-    await first
-    await coalescer.settled()
+    await asyncio.wait_for(first, 2)
+    await asyncio.wait_for(coalescer.settled(), 2)
     assert store.batches == [["a"], ["b"]]
 
 
@@ -148,7 +148,7 @@ async def test_an_exception_nobody_waits_for_leaves_no_warning_behind() -> None:
     await store.flushes(1)
     leaving.cancel()
     store.gate.set()
-    await coalescer.settled()
+    await asyncio.wait_for(coalescer.settled(), 2)
     del leaving
     await asyncio.sleep(0)
     assert complaints == []
@@ -165,6 +165,6 @@ async def test_settled_waits_for_what_is_in_flight_and_for_what_waits() -> None:
     await asyncio.sleep(0)
     assert not settled.done()
     store.gate.set()
-    await settled
+    await asyncio.wait_for(settled, 2)
     assert store.batches == [["a"], ["b"]]
     assert all(caller.done() for caller in callers)

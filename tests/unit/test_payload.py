@@ -113,6 +113,10 @@ def test_what_is_nested_as_deep_as_allowed_is_stored_and_one_level_more_is_not(o
     assert storable(read_object(nested(DEEPEST_STORED // per_step, opening=opening, closing=closing))) is None
 
 
+def test_what_a_server_would_refuse_as_too_deep_is_never_stored() -> None:
+    assert storable(read_object(nested(100))) is None
+
+
 @pytest.mark.parametrize(
     "raw",
     [
