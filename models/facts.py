@@ -35,6 +35,19 @@ class PaymentFact:
 
 
 @dataclass(frozen=True, slots=True)
+class RefundFact:
+    """A snapshot of one refund; `amount` in the smallest unit, `created_at` in unix seconds."""
+
+    id: str
+    payment_id: str
+    status: str
+    """pending, processed or failed; a later one never yields to an earlier one."""
+    amount: int | None
+    currency: str | None
+    created_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Refs:
     """How a message names the things it is about; all are the provider's ids."""
 
@@ -70,9 +83,20 @@ class Event:
     """Unix seconds by the provider's clock; only ever shown, never compared."""
     refs: Refs
     payments: tuple[PaymentFact, ...] = ()
+    refunds: tuple[RefundFact, ...] = ()
     receipt: str | None = None
     """The provider order's `receipt`: the shop's order number."""
     payload: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> tuple[PaymentFact | RefundFact, ...]:
+        """Everything it says about money."""
+        return self.payments + self.refunds
+
+    @property
+    def payment_ids(self) -> frozenset[str]:
+        """The payments it is about."""
+        return frozenset({fact.id for fact in self.payments} | {fact.payment_id for fact in self.refunds})
 
 
 @dataclass(frozen=True, slots=True)

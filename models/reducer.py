@@ -1,32 +1,37 @@
 """The rules of money as one pure function: what an order's payment becomes when facts are added to it.
 
 Facts form a set: adding the same ones in any order, any number of times, ends in the same payment (rule 5 of the
-design). That holds because an attempt is a join (statuses unite, details come from the highest-ranked snapshot) and
-everything else is derived from the attempts and the order's expectation. Nothing here reads a clock or arrival order.
+design). That holds because attempts and refunds are joins (`models/entries.py`) and everything else is derived from
+them and from the order's expectation. Nothing here reads a clock or arrival order.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-import orjson
-
-from models.errors import OrderUnreadable
-from models.facts import PaymentFact
+from models.entries import (
+    Entries,
+    Entry,
+    in_order,
+    join_payments,
+    join_refunds,
+    statuses,
+    stored_entries,
+    stored_list,
+)
+from models.facts import PaymentFact, RefundFact
 from models.states import ORDER_RANK, PAID, OrderStatus, order_status
 
-MOST_FAILED_ATTEMPTS = 100
-_CAPTURE_RANK = 10
-_RANKS = {"authorized": 2, "failed": 1}
 _FOREIGN_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _LAST = 2**63
-
-Attempt = dict[str, Any]
+_PAYMENT_FACTS = {"authorized": "payment_authorized", "failed": "payment_failed"}
+_REFUND_FACTS = {"pending": "refund_created", "processed": "refund_processed", "failed": "refund_failed"}
+_MOVING_FACTS = frozenset({"payment_failed", "payment_completed", "refund_processed", "refund_failed"})
 MISSING = object()
 
 
@@ -70,26 +75,54 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class _Derived:
-    """What follows from a set of attempts."""
+class _Known:
+    """Attempts and refunds by id."""
 
-    accepted: Attempt | None
+    attempts: Entries
+    refunds: Entries
+
+    def credited(self, payment_id: str) -> bool:
+        """Whether this payment's money came in."""
+        attempt = self.attempts.get(payment_id)
+        return attempt is not None and attempt["captured"] and attempt["amount"] is not None
+
+    def processed(self, payment_id: str) -> int:
+        """Sum of the refunds of a payment that were ever processed; it only grows, whatever fails later."""
+        ours = (refund for refund in self.refunds.values() if refund["paymentId"] == payment_id)
+        return sum(refund["amount"] or 0 for refund in ours if "processed" in refund["statuses"])
+
+    def refunded(self, payment_id: str) -> int:
+        """Sum of the refunds of a payment that stand."""
+        ours = (refund for refund in self.refunds.values() if refund["paymentId"] == payment_id)
+        return sum(refund["amount"] or 0 for refund in ours if refund["status"] == "processed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Derived:
+    """What follows from what is known."""
+
+    accepted: Entry | None
+    refunded: int
+    """Sum of the standing refunds of the accepted payment."""
     fitting: frozenset[str] = frozenset()
     """Payment ids of the captures that could complete the order; the accepted one is the least of them."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Payment id of each capture that does not complete the order -> reason."""
+    reviews: frozenset[tuple[str, str]] = frozenset()
+    """(payment id, reason) of all that somebody must look at."""
     any_failed: bool = False
 
     @property
     def status(self) -> OrderStatus:
-        if self.accepted:
+        if self.accepted is None:
+            return OrderStatus.FAILED if self.any_failed else OrderStatus.PENDING
+        if self.refunded == 0:
             return OrderStatus.COMPLETED
-        return OrderStatus.FAILED if self.any_failed else OrderStatus.PENDING
+        whole = self.refunded >= self.accepted["amount"]
+        return OrderStatus.REFUNDED if whole else OrderStatus.PARTIALLY_REFUNDED
 
 
 def reduce(
     payment: Mapping[str, Any],
-    facts: Iterable[PaymentFact],
+    facts: Iterable[PaymentFact | RefundFact],
     expected: Expectation,
     now: datetime,
     taken: frozenset[str] = frozenset(),
@@ -101,33 +134,52 @@ def reduce(
     why; `now` only stands in for a payment time the provider did not give. Raises `OrderUnreadable` when the stored
     payment has no usable shape.
     """
-    foreign, before = _stored_attempts(payment)
-    after, overflow = _join(before, facts)
+    before, after, overflow = _known(payment, tuple(facts))
     old, new = _derive(before, expected, taken), _derive(after, expected, taken)
     status_from = payment.get("status", MISSING)
     ours = OrderStatus.PENDING if status_from is MISSING else order_status(status_from)
-    status_to = status_from if ours is None else max(ours, new.status, key=ORDER_RANK.__getitem__)
+    status_to = status_from if ours is None else _moved(ours, old.status, new.status)
     completes = bool(new.accepted) and ours is not None and (ours not in PAID or old.accepted is None)
-    needed = {*new.refused.items(), *((ref, reason) for ref, reason in doubts.items() if ref in after)}
+    needed = new.reviews | {(ref, reason) for ref, reason in doubts.items() if ref in after.attempts}
     if ours is None:  # each capture that fits, since which of them is the accepted one may change with the next fact
         needed |= {(ref, f"paid_after_{_name(status_from)}") for ref in new.fitting}
-    reviews = _new_reviews(payment, after, needed, expected)
-    changes = _changes(payment, [*foreign, *_sorted(after)], new, reviews, now)
+    reviews = _new_reviews(payment, after.attempts, needed, expected)
+    wanted = _lists(payment, after, reviews) | _acceptance(payment, new.accepted, now)
+    if after.refunds:
+        wanted["amountRefunded"] = new.refunded
     if overflow:
-        changes["payment.attemptsOverflow"] = payment.get("attemptsOverflow", 0) + overflow
+        wanted["attemptsOverflow"] = payment.get("attemptsOverflow", 0) + overflow
     if ours is not None and status_to != status_from:
-        changes["payment.status"] = str(status_to)
+        wanted["status"] = str(status_to)
+    changes = {f"payment.{name}": value for name, value in wanted.items() if payment.get(name) != value}
     if not changes:
         return None
+    credited_before = _ledger(before)
     return Change(
         status_from=status_from,
         status_to=status_to,
         set=changes,
         history=_history(before, after, new.accepted if completes else None, reviews, ours or status_from, status_to),
-        ledger=_ledger(before, after),
+        ledger=tuple(entry for entry in _ledger(after) if entry not in credited_before),
         fulfil=completes,
         reviews=tuple((entry["reason"], entry["ref"]) for entry in reviews),
     )
+
+
+def _known(payment: Mapping[str, Any], facts: tuple[PaymentFact | RefundFact, ...]) -> tuple[_Known, _Known, int]:
+    """What is stored, what is known with the facts, and how many failed attempts were only counted."""
+    _, attempts = stored_entries(payment, "attempts", "paymentId")
+    _, refunds = stored_entries(payment, "refunds", "refundId")
+    joined, overflow = join_payments(attempts, (fact for fact in facts if isinstance(fact, PaymentFact)))
+    refunded = join_refunds(refunds, (fact for fact in facts if isinstance(fact, RefundFact)))
+    return _Known(attempts, refunds), _Known(joined, refunded), overflow
+
+
+def _moved(ours: OrderStatus, old: OrderStatus, new: OrderStatus) -> OrderStatus:
+    """The next status: never lower, except that a refund which failed gives back what we ourselves took away."""
+    if ours == old and {ours, new} <= PAID:
+        return new
+    return max(ours, new, key=ORDER_RANK.__getitem__)
 
 
 def numbered(change: Change, stored: object, at: datetime, cause: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -139,100 +191,37 @@ def numbered(change: Change, stored: object, at: datetime, cause: Mapping[str, s
     ]
 
 
-def _stored_attempts(payment: Mapping[str, Any]) -> tuple[list[Any], dict[str, Attempt]]:
-    """Entries that are not ours (kept as they are) and ours by payment id."""
-    stored = payment.get("attempts")
-    if stored is None:
-        return [], {}
-    if not isinstance(stored, list):
-        raise OrderUnreadable("payment.attempts is not a list")
-    ours = {entry["paymentId"]: entry for entry in stored if _is_attempt(entry)}
-    return [entry for entry in stored if not _is_attempt(entry)], ours
-
-
-def _is_attempt(entry: object) -> bool:
-    return (
-        isinstance(entry, dict) and isinstance(entry.get("paymentId"), str) and isinstance(entry.get("statuses"), list)
-    )
-
-
-def _join(before: Mapping[str, Attempt], facts: Iterable[PaymentFact]) -> tuple[dict[str, Attempt], int]:
-    """The attempts with the facts added, and how many failed ones were only counted."""
-    after, overflow = dict(before), 0
-    for fact in facts:
-        known = after.get(fact.id)
-        if known is None and fact.status == "failed" and _failed_only(after) >= MOST_FAILED_ATTEMPTS:
-            overflow += 1
-            continue
-        after[fact.id] = _merged(known, fact)
-    return after, overflow
-
-
-def _failed_only(attempts: Mapping[str, Attempt]) -> int:
-    return sum(attempt["statuses"] == ["failed"] for attempt in attempts.values())
-
-
-def _merged(known: Attempt | None, fact: PaymentFact) -> Attempt:
-    """The join of an attempt and a snapshot: statuses are united; the higher-ranked snapshot's details win."""
-    details = {
-        "amount": fact.amount,
-        "currency": fact.currency,
-        "createdAt": fact.created_at,
-        "method": fact.method,
-        "methodDetails": dict(sorted(fact.method_details.items())) or None,
-        "fee": fact.fee,
-        "tax": fact.tax,
-        "error": dict(sorted(fact.error.items())) or None,
-    }
-    rank = _CAPTURE_RANK if fact.captured else _RANKS.get(fact.status, 0)
-    if known is None:
-        return {"paymentId": fact.id, "statuses": [fact.status], "captured": fact.captured, **details}
-    known_rank = _CAPTURE_RANK if known["captured"] else max(_RANKS.get(status, 0) for status in known["statuses"])
-    if rank < known_rank:
-        details = {name: known.get(name) for name in details}
-    elif rank == known_rank:
-        details = {name: max(known.get(name), value, key=_order) for name, value in details.items()}
-    return {
-        "paymentId": fact.id,
-        "statuses": sorted({*known["statuses"], fact.status}),
-        "captured": known["captured"] or fact.captured,
-        **details,
-    }
-
-
-def _order(value: object) -> tuple[bool, bytes]:
-    """A total order over detail values, None least; what matters is only that everybody picks the same one."""
-    return value is not None, orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-
-
-def _sorted(attempts: Mapping[str, Attempt]) -> list[Attempt]:
-    return [attempts[payment_id] for payment_id in sorted(attempts)]
-
-
-def _derive(attempts: Mapping[str, Attempt], expected: Expectation, taken: frozenset[str]) -> _Derived:
-    """Which capture completes the order (the least by creation time and id) and why the others do not."""
-    refused: dict[str, str] = {}
-    fitting: list[Attempt] = []
-    for payment_id, attempt in attempts.items():
+def _derive(known: _Known, expected: Expectation, taken: frozenset[str]) -> _Derived:
+    """Which capture completes the order (the least by creation time and id), and what does not fit."""
+    reviews: set[tuple[str, str]] = set()
+    fitting: list[Entry] = []
+    for payment_id, attempt in known.attempts.items():
         if not attempt["captured"]:
             continue
         reason = "payment_on_two_orders" if payment_id in taken else _misfit(attempt, expected)
         if reason:
-            refused[payment_id] = reason
+            reviews.add((payment_id, reason))
         else:
             fitting.append(attempt)
+        if known.credited(payment_id) and known.processed(payment_id) > attempt["amount"]:
+            reviews.add((payment_id, "refunded_more_than_captured"))
     fitting.sort(key=_age)
-    refused |= {attempt["paymentId"]: "duplicate_capture" for attempt in fitting[1:]}
-    any_failed = any("failed" in attempt["statuses"] for attempt in attempts.values())
-    ids = frozenset(attempt["paymentId"] for attempt in fitting)
-    return _Derived(fitting[0] if fitting else None, ids, refused, any_failed)
+    reviews |= {(attempt["paymentId"], "duplicate_capture") for attempt in fitting[1:]}
+    accepted = fitting[0] if fitting else None
+    return _Derived(
+        accepted=accepted,
+        refunded=known.refunded(accepted["paymentId"]) if accepted else 0,
+        fitting=frozenset(attempt["paymentId"] for attempt in fitting),
+        reviews=frozenset(reviews),
+        any_failed=any("failed" in attempt["statuses"] for attempt in known.attempts.values()),
+    )
 
 
-def _age(attempt: Attempt) -> tuple[int, str]:
+def _age(attempt: Entry) -> tuple[int, str]:
     return _LAST if attempt["createdAt"] is None else attempt["createdAt"], attempt["paymentId"]
 
 
-def _misfit(attempt: Attempt, expected: Expectation) -> str | None:
+def _misfit(attempt: Entry, expected: Expectation) -> str | None:
     if attempt["amount"] is None:
         return "amount_unreadable"
     if expected.amount is None:
@@ -244,12 +233,13 @@ def _misfit(attempt: Attempt, expected: Expectation) -> str | None:
 
 def _new_reviews(
     payment: Mapping[str, Any],
-    attempts: Mapping[str, Attempt],
-    needed: set[tuple[str, str]],
+    attempts: Entries,
+    needed: frozenset[tuple[str, str]],
     expected: Expectation,
-) -> list[dict[str, Any]]:
+) -> list[Entry]:
     """Those of the needed (payment id, reason) entries that `payment.review` lacks."""
-    known = {(entry.get("ref"), entry.get("reason")) for entry in _stored_reviews(payment) if isinstance(entry, dict)}
+    stored = stored_list(payment, "review")
+    known = {(entry.get("ref"), entry.get("reason")) for entry in stored if isinstance(entry, dict)}
     return [
         {
             "reason": reason,
@@ -264,14 +254,25 @@ def _new_reviews(
     ]
 
 
-def _stored_reviews(payment: Mapping[str, Any]) -> list[Any]:
-    """What `payment.review` holds, foreign entries too."""
-    stored = payment.get("review")
-    if stored is None:
-        return []
-    if not isinstance(stored, list):
-        raise OrderUnreadable("payment.review is not a list")
-    return stored
+def _lists(payment: Mapping[str, Any], known: _Known, reviews: list[Entry]) -> dict[str, Any]:
+    """`attempts`, `refunds` and `review` in their order; entries that are not ours stay in front, as they are."""
+    lists: dict[str, Any] = {}
+    if known.attempts:
+        foreign, _ = stored_entries(payment, "attempts", "paymentId")
+        lists["attempts"] = [*foreign, *in_order(known.attempts)]
+    if known.refunds:
+        foreign, _ = stored_entries(payment, "refunds", "refundId")
+        lists["refunds"] = [*foreign, *in_order(known.refunds)]
+    if reviews:
+        stored = stored_list(payment, "review")
+        ours = [entry for entry in stored if isinstance(entry, dict)]
+        foreign = [entry for entry in stored if not isinstance(entry, dict)]
+        lists["review"] = [*foreign, *sorted([*ours, *reviews], key=_review_order)]
+    return lists
+
+
+def _review_order(entry: Mapping[str, Any]) -> tuple[str, str]:
+    return str(entry.get("reason")), str(entry.get("ref"))
 
 
 def _name(status: object) -> str:
@@ -280,36 +281,20 @@ def _name(status: object) -> str:
     return text if _FOREIGN_NAME.fullmatch(text) else "other"
 
 
-def _changes(
-    payment: Mapping[str, Any],
-    attempts: list[Any],
-    derived: _Derived,
-    reviews: list[dict[str, Any]],
-    now: datetime,
-) -> dict[str, Any]:
-    """Dotted paths whose stored value differs from the derived one."""
-    wanted: dict[str, Any] = {"attempts": attempts}
-    if reviews:
-        stored = _stored_reviews(payment)
-        foreign = [entry for entry in stored if not isinstance(entry, dict)]
-        ours = [entry for entry in stored if isinstance(entry, dict)]
-        wanted["review"] = [*foreign, *sorted([*ours, *reviews], key=_review_order)]
-    if accepted := derived.accepted:
-        wanted |= {
-            "razorpayPaymentId": accepted["paymentId"],
-            "amountPaid": accepted["amount"],
-            "method": accepted["method"],
-            "methodDetails": accepted["methodDetails"],
-            "paidAt": _paid_at(payment, accepted, now),
-        }
-    return {f"payment.{name}": value for name, value in wanted.items() if payment.get(name) != value}
+def _acceptance(payment: Mapping[str, Any], accepted: Entry | None, now: datetime) -> dict[str, Any]:
+    """What the order says of the payment that completed it."""
+    if accepted is None:
+        return {}
+    return {
+        "razorpayPaymentId": accepted["paymentId"],
+        "amountPaid": accepted["amount"],
+        "method": accepted["method"],
+        "methodDetails": accepted["methodDetails"],
+        "paidAt": _paid_at(payment, accepted, now),
+    }
 
 
-def _review_order(entry: Mapping[str, Any]) -> tuple[str, str]:
-    return str(entry.get("reason")), str(entry.get("ref"))
-
-
-def _paid_at(payment: Mapping[str, Any], accepted: Attempt, now: datetime) -> datetime:
+def _paid_at(payment: Mapping[str, Any], accepted: Entry, now: datetime) -> datetime:
     """When the provider says the payment was made; where it does not say, when we first heard of it."""
     if accepted["createdAt"] is not None:
         return datetime.fromtimestamp(accepted["createdAt"], UTC)
@@ -318,55 +303,57 @@ def _paid_at(payment: Mapping[str, Any], accepted: Attempt, now: datetime) -> da
 
 
 def _history(
-    before: Mapping[str, Attempt],
-    after: Mapping[str, Attempt],
-    completed_by: Attempt | None,
-    reviews: list[dict[str, Any]],
+    before: _Known,
+    after: _Known,
+    completed_by: Entry | None,
+    reviews: list[Entry],
     status_from: object,
     status_to: object,
-) -> tuple[dict[str, Any], ...]:
-    """One entry per fact that became true; the status moves with the last of the payment facts."""
-    entries = [
-        _entry(f"payment_{status}", attempt)
-        for attempt in _sorted(after)
-        for status in ("authorized", "failed")
-        if status in attempt["statuses"]
-        and status not in before.get(attempt["paymentId"], {"statuses": ()})["statuses"]
-    ]
+) -> tuple[Entry, ...]:
+    """One entry per fact that became true; the status moves with the last of those that can move it."""
+    entries = _new_facts(before.attempts, after.attempts, _PAYMENT_FACTS)
     if completed_by:
-        entries.append(_entry("payment_completed", completed_by))
-    moving = next((i for i in reversed(range(len(entries))) if entries[i]["fact"] != "payment_authorized"), None)
+        entries.append(_entry("payment_completed", completed_by["paymentId"], completed_by))
+    entries += _new_facts(before.refunds, after.refunds, _REFUND_FACTS)
+    moving = max((place for place, entry in enumerate(entries) if entry["fact"] in _MOVING_FACTS), default=None)
     for place, entry in enumerate(entries):
-        moves = place == moving
-        entry["from"] = status_from
-        entry["to"] = status_to if moves else status_from
+        past = moving is not None and place > moving
+        entry["from"] = status_to if past else status_from
+        entry["to"] = status_to if past or place == moving else status_from
+    looked_at = {"from": status_to, "to": status_to}
     entries += [
-        {
-            "fact": "payment_review",
-            "ref": entry["ref"],
-            "reason": entry["reason"],
-            "amount": entry["amount"],
-            "currency": entry["currency"],
-            "from": status_to,
-            "to": status_to,
-        }
-        for entry in reviews
+        {**_entry("payment_review", review["ref"], review), "reason": review["reason"], **looked_at}
+        for review in reviews
     ]
     return tuple(entries)
 
 
-def _entry(fact: str, attempt: Attempt) -> dict[str, Any]:
-    return {"fact": fact, "ref": attempt["paymentId"], "amount": attempt["amount"], "currency": attempt["currency"]}
+def _new_facts(before: Entries, after: Entries, facts: Mapping[str, str]) -> list[Entry]:
+    """An entry for every status of a payment or refund that was not seen before."""
+    return [
+        _entry(fact, entry_id, after[entry_id])
+        for entry_id in sorted(after)
+        for status, fact in facts.items()
+        if status in statuses(after, entry_id) - statuses(before, entry_id)
+    ]
 
 
-def _ledger(before: Mapping[str, Attempt], after: Mapping[str, Attempt]) -> tuple[LedgerEntry, ...]:
-    """One credit per payment that is captured now and was not before."""
-    return tuple(
-        LedgerEntry("capture", attempt["paymentId"], attempt["amount"], attempt["currency"])
-        for attempt in _sorted(after)
-        if _credited(attempt) and not _credited(before.get(attempt["paymentId"]))
-    )
+def _entry(fact: str, ref: str, about: Entry) -> Entry:
+    return {"fact": fact, "ref": ref, "amount": about["amount"], "currency": about["currency"]}
 
 
-def _credited(attempt: Attempt | None) -> bool:
-    return attempt is not None and attempt["captured"] and attempt["amount"] is not None
+def _ledger(known: _Known) -> list[LedgerEntry]:
+    """All money that moved: a credit per capture, a debit per processed refund, its reversal if that failed later."""
+    moved = [
+        _ledger_entry("capture", ref, known.attempts[ref]) for ref in sorted(known.attempts) if known.credited(ref)
+    ]
+    for ref, refund in sorted(known.refunds.items()):
+        if "processed" in refund["statuses"] and refund["amount"] is not None and known.credited(refund["paymentId"]):
+            moved.append(_ledger_entry("refund", ref, refund))
+            if "failed" in refund["statuses"]:
+                moved.append(_ledger_entry("refund_reversal", ref, refund))
+    return moved
+
+
+def _ledger_entry(entry_type: str, ref: str, about: Entry) -> LedgerEntry:
+    return LedgerEntry(entry_type, ref, about["amount"], about["currency"])

@@ -169,7 +169,7 @@ class Processor:
             try:
                 await self._settlement.apply(row["_id"], work.claim, work.session, order, change, cause)
             except PaymentTaken:
-                taken = frozenset(fact.id for fact in event.payments)
+                taken = event.payment_ids
             except (PreconditionMissed, PyMongoError) as error:
                 if not _is_conflict(error):
                     raise
@@ -186,7 +186,7 @@ class Processor:
         if not isinstance(payment, dict):
             raise OrderUnreadable("the order's `payment` is no document")
         expected = expectation(order, self._orders)
-        return reduce(payment, event.payments, expected, self._clock.now(), taken, found.doubts)
+        return reduce(payment, event.facts, expected, self._clock.now(), taken, found.doubts)
 
     async def _read_again(self, order: RawDocument) -> RawDocument:
         again = await read_order(self._db, order["_id"], self._orders)

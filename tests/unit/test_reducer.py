@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from models.entries import MOST_FAILED_ATTEMPTS
 from models.errors import OrderUnreadable
 from models.facts import PaymentFact
-from models.reducer import MISSING, MOST_FAILED_ATTEMPTS, Change, Expectation, numbered, reduce
+from models.reducer import MISSING, Change, Expectation, numbered, reduce
 from webhook.providers.razorpay import _payment_fact
 
 NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
