@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from typing import Any
 
+import pymongo.lock
 from beanie import init_beanie
 from bson.codec_options import CodecOptions, DatetimeConversion
-from pymongo import AsyncMongoClient, WriteConcern
+from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure, PyMongoError, ServerSelectionTimeoutError
+from pymongo.errors import (
+    ConfigurationError,
+    ConnectionFailure,
+    ExecutionTimeout,
+    InvalidURI,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+    WaitQueueTimeoutError,
+    WriteConcernError,
+)
 
 from models.documents import DOCUMENTS
 from models.errors import DatabaseUnfit, SettingsError, Unavailable
@@ -49,8 +62,14 @@ class Database:
         options: CodecOptions[RawDocument] = CodecOptions(
             tz_aware=True,
             datetime_conversion=DatetimeConversion.DATETIME_AUTO,  # a shop's date past the year 9999 stays a number
+            unicode_decode_error_handler="replace",  # a server may hold broken text of the shop's
         )
-        handle = client.get_database(settings.database, codec_options=options, write_concern=DURABLE)
+        handle = client.get_database(
+            settings.database,
+            codec_options=options,
+            read_preference=ReadPreference.PRIMARY,  # whatever the address says: what we wrote must be there
+            write_concern=DURABLE,
+        )
         names = settings.collections
         return cls(
             client=client,
@@ -68,6 +87,13 @@ class Database:
         )
 
 
+def is_outage(error: PyMongoError) -> bool:
+    """Whether the database could not be reached or could not confirm; any other refusal would come again."""
+    labels = ("TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult")
+    kinds = (ConnectionFailure, WaitQueueTimeoutError, ExecutionTimeout, WriteConcernError)
+    return isinstance(error, kinds) or error.timeout or any(error.has_error_label(label) for label in labels)
+
+
 @contextlib.asynccontextmanager
 async def database(settings: Settings, *, timeout: float | None = None) -> AsyncIterator[Database]:  # noqa: ASYNC109
     """Open a client (with a timeout of its own for every operation, if given) and close it on leaving.
@@ -81,7 +107,23 @@ async def database(settings: Settings, *, timeout: float | None = None) -> Async
         await client.close()
 
 
+async def _wait_for(waited: Awaitable[bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - asyncio's signature
+    async with asyncio.timeout(timeout):
+        return await waited
+
+
+def _mend_driver() -> None:
+    """Keep a cancelled operation from blocking its client for ever.
+
+    Python 3.11's `wait_for` runs what it waits for in a task of its own. When an operation that waits for a server is
+    cancelled at the wrong moment, that task takes the driver's topology lock and nobody gives it back. 3.12 mended it.
+    """
+    if sys.version_info < (3, 12):
+        setattr(pymongo.lock, "wait_for", _wait_for)  # noqa: B010 - it is no name that the module exports
+
+
 def _client(settings: MongoSettings, timeout: float | None) -> AsyncMongoClient[RawDocument]:
+    _mend_driver()
     options: dict[str, Any] = {} if timeout is None else {"timeoutMS": round(timeout * 1000)}
     try:
         return AsyncMongoClient(

@@ -182,6 +182,7 @@ class NotificationRow(Stored):
     notice: str
     refs: list[str] = Field(default_factory=list)
     order_id: Any
+    foreign: bool = False
     channel: str
     to: str
     status: RowStatus
@@ -202,6 +203,7 @@ class NotificationRow(Stored):
         indexes: ClassVar = [
             IndexModel([("key", ASCENDING)], unique=True),
             IndexModel([("status", ASCENDING), ("nextAttemptAt", ASCENDING)]),
+            IndexModel([("channel", ASCENDING), ("status", ASCENDING), ("nextAttemptAt", ASCENDING)]),
             IndexModel([("orderId", ASCENDING)]),
         ]
 

@@ -8,7 +8,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from models.telemetry import Telemetry
 
@@ -75,7 +75,7 @@ async def _pause(seconds: float, *events: asyncio.Event) -> None:
         wait.cancel()
 
 
-async def cancelled(*tasks: asyncio.Task[None]) -> None:
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks until they are gone: a library may lose a cancellation that comes while it opens a connection."""
     pending = set(tasks)
     while pending:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,9 @@ async def listening(app: web.Application, host: str, port: int, **runner: Any) -
 
     Raises `SettingsError` when the port is taken or the address is not ours.
     """
-    options: dict[str, Any] = {"shutdown_timeout": REQUESTS_END_WITHIN, **runner}
+    silent = logging.getLogger("paylatch.http")
+    silent.disabled = True  # a traceback with the caller's bytes for all that is no HTTP, and anybody can send that
+    options: dict[str, Any] = {"shutdown_timeout": REQUESTS_END_WITHIN, "logger": silent, **runner}
     app_runner = web.AppRunner(app, access_log=None, handle_signals=False, **options)
     await app_runner.setup()
     try:

@@ -24,6 +24,7 @@ from models.entries import (
     stored_entries,
     stored_list,
 )
+from models.errors import OrderUnreadable
 from models.facts import PaymentFact, RefundFact
 from models.states import ORDER_RANK, PAID, OrderStatus, order_status
 
@@ -183,8 +184,13 @@ def _moved(ours: OrderStatus, old: OrderStatus, new: OrderStatus) -> OrderStatus
 
 
 def numbered(change: Change, stored: object, at: datetime, cause: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The change's history entries as stored: `seq` goes on from the stored history without a gap."""
-    start = len(stored) if isinstance(stored, list) else 0
+    """The change's history entries as stored: `seq` goes on from the stored history without a gap.
+
+    Raises `OrderUnreadable` when the stored history is something else than a list.
+    """
+    if stored is not None and not isinstance(stored, list):
+        raise OrderUnreadable("history is not a list")
+    start = len(stored or ())
     return [
         {"seq": start + offset, "at": at, **entry, "cause": dict(cause)}
         for offset, entry in enumerate(change.history, start=1)

@@ -140,7 +140,7 @@ class OrderSettings(Section):
     """Unit of the number at `amount_path`: paise (smallest) or rupees (major)."""
     currency_path: str | None = None
     """Dotted path of the currency in orders that lack `payment.currency`."""
-    default_currency: str = "INR"
+    default_currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "INR"
     """Currency of an order that names none anywhere."""
 
 
@@ -153,7 +153,8 @@ class HttpSettings(Section):
     private_port: Port = 9080
     extra_paths: tuple[str, ...] = ()
     """Further paths of the same endpoint, such as `/api/razorpay/webhook`."""
-    max_body_bytes: Bytes = 1024 * 1024
+    max_body_bytes: Annotated[int, Field(gt=0, le=4 * 1024 * 1024)] = 1024 * 1024
+    """At most 4 MiB: body and parsed payload must fit into one document."""
     max_inflight_bytes: Bytes = 64 * 1024 * 1024
     body_timeout: Seconds = 2.0
     answer_deadline: Seconds = 3.0
@@ -219,6 +220,7 @@ class NotificationSettings(Section):
     """Measured from the fact; an older notice is not sent any more."""
     failed_stale_after: Seconds = 2 * 3600.0
     max_attempts: Annotated[int, Field(ge=1)] = 12
+    """Tries of a message whose fate stays unknown; one that was certainly not sent is tried until it is too old."""
     templates: Path | None = None
     """Folder whose templates are used instead of the built-in ones of the same name."""
 

@@ -6,9 +6,11 @@ import os
 import sys
 
 from cyclopts import App
+from pymongo.errors import PyMongoError
 
 from models.errors import DatabaseUnfit, HistoryLost, PayLatchError, Refused, SettingsError, Unavailable
 
+NOT_ALLOWED = 13
 EXIT_CODES: dict[type[PayLatchError], int] = {
     Refused: 1,
     SettingsError: 2,
@@ -43,6 +45,12 @@ def main() -> None:
     except PayLatchError as error:
         sys.stderr.write(f"paylatch: {error}\n")
         sys.exit(next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1))
+    except PyMongoError as error:  # its text may quote documents
+        code = getattr(error, "code", None)
+        sys.stderr.write(
+            f"paylatch: the database did not do it ({type(error).__name__}{f', code {code}' if code else ''})\n"
+        )
+        sys.exit(3 if code == NOT_ALLOWED else 5)
     except BrokenPipeError:  # `paylatch events list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -21,7 +21,7 @@ from models.states import EventStatus
 from scripts.audit import audit, audit_done
 from scripts.output import masked, output, print_json, print_table
 from scripts.session import Session, session
-from webhook.payload import read_object
+from webhook.payload import deeper_than, read_object
 from webhook.requeue import DEFAULT_STATUSES, refusal, requeue
 
 app = App(name="events", help="List, show and requeue stored events.")
@@ -181,10 +181,12 @@ def _by_id(event_id: str) -> dict[str, Any]:
 def _body(event: WebhookEvent, *, reveal: bool) -> object:
     """The body as JSON; bytes that are no JSON are shown only when revealed: nothing in them can be masked."""
     try:
-        body = read_object(event.raw_body)
+        body, reason = read_object(event.raw_body), "the body is nested too deeply to be shown as JSON"
     except Unparseable as error:
-        return event.raw_body.decode("utf-8", "backslashreplace") if reveal else f"({error}; --reveal shows the bytes)"
-    return body if reveal else masked(body)
+        body, reason = None, str(error)
+    if body is not None and not deeper_than(body):
+        return body if reveal else masked(body)
+    return event.raw_body.decode("utf-8", "backslashreplace") if reveal else f"({reason}; --reveal shows the bytes)"
 
 
 @app.command(name="requeue")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -20,7 +21,11 @@ PIPED_WIDTH = 200
 
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
-    sys.stdout.buffer.write(orjson.dumps(value, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+    try:
+        text = orjson.dumps(value, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # a lone surrogate, an integer beyond 64 bits
+        text = json.dumps(value, default=_plain, indent=2).encode()
+    sys.stdout.buffer.write(text)
     sys.stdout.buffer.write(b"\n")
     sys.stdout.flush()
 

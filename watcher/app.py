@@ -84,7 +84,9 @@ async def watcher(settings: Settings, stop: asyncio.Event, *subscribers: Subscri
         ]
         outbox = Outbox(db, clock, settings.notifications, {sender.channel for sender in senders})
         reader = Reader(db, clock, outbox, partial(_wake, senders), settings.watcher.checkpoint_interval, telemetry)
-        leadership = Leadership(LeaderLease(db, settings.watcher.leader_lease), reader, telemetry)
+        leadership = Leadership(
+            LeaderLease(db, settings.watcher.leader_lease), reader, settings.watcher.drain, telemetry
+        )
         poll = settings.watcher.poll_interval
         duties = (
             Repeated(clock, CLOCK_INTERVAL),
@@ -115,6 +117,10 @@ def require_channels(settings: Settings, telemetry: Telemetry) -> None:
             raise SettingsError(f"PAYLATCH_NOTIFICATIONS__ROUTES names the channel {name!r}; the channels are: {known}")
         if name in off:
             raise SettingsError(f"notices are routed to {name}, but {off[name]}")
+    if settings.notifications.admin_email is None and "email" in routed:
+        telemetry.emit(
+            "admin.no_email", reason="PAYLATCH_NOTIFICATIONS__ADMIN_EMAIL is not set; alerts are in-app only"
+        )
     for name in sorted(OPTIONAL_CHANNELS - routed):
         telemetry.emit("channel.off", channel=name, reason="it is in the default routes and not available")
 

@@ -8,8 +8,9 @@ under the same key; mail is sent again too, and the row says that it was.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,8 @@ from watcher.rows import NotificationRows, retry_delay
 
 MARGIN = 5.0
 """Seconds that a row's lease outlives its channel's timeout."""
+LATE_AFTER = 3
+"""Tries after which somebody is told that a channel is not taking messages."""
 GRACE = 2.0
 """Seconds beyond its own timeout in which a channel itself says how far the message came; then nobody can know."""
 
@@ -50,7 +53,7 @@ class Dispatcher:
     ) -> None:
         self._db, self._rows, self._clock, self._channel = db, rows, clock, channel
         self._renderer, self._settings, self._telemetry = renderer, settings, telemetry
-        self._sending: dict[object, asyncio.Task[None]] = {}
+        self._sending: dict[object, asyncio.Task[bool]] = {}
         self.wake = asyncio.Event()
 
     @property
@@ -76,21 +79,21 @@ class Dispatcher:
             _, unfinished = await asyncio.wait(self._sending.values(), timeout=seconds)
             await cancelled(*unfinished)
 
-    def _done(self, row_id: object, _task: asyncio.Task[None]) -> None:
+    def _done(self, row_id: object, task: asyncio.Task[bool]) -> None:
+        """A place is free. While the database refuses, the next round waits for its time instead of spinning."""
         self._sending.pop(row_id, None)
-        self.wake.set()
+        if not task.cancelled() and task.result():
+            self.wake.set()
 
-    async def _handle(self, row: RawDocument) -> None:
-        """One row, from due to its next status; never raises."""
+    async def _handle(self, row: RawDocument) -> bool:
+        """One row, from due to its next status; never raises. False when the database did not take the result."""
         try:
-            outcome = await self._attempt(row)
+            outcome = await self._outcome(row)
         except LeaseLost:
             outcome = "lease_lost"
-        except (PyMongoError, Unavailable) as error:
-            outcome = "unavailable"
+        except Exception as error:  # noqa: BLE001 - the row's lease or due time brings it back
             self._telemetry.emit("notification.not_recorded", key=row["key"], error=type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - one odd row must not stop the channel
-            outcome = await self._close(row, RowStatus.DEAD, f"unexpected_{type(error).__name__}")
+            return False
         if outcome:
             self._telemetry.emit(
                 "notification.handled",
@@ -99,8 +102,25 @@ class Dispatcher:
                 notice=row["notice"],
                 outcome=outcome,
                 attempts=row["attempts"] + 1,
-                age=max(0.0, (self._clock.now() - row["factAt"]).total_seconds()),
+                age=self._age(row),
             )
+        return True
+
+    def _age(self, row: RawDocument) -> float:
+        """Seconds since the fact; 0 while the server's time is not known."""
+        with contextlib.suppress(Unavailable):
+            age: timedelta = self._clock.now() - row["factAt"]
+            return max(0.0, age.total_seconds())
+        return 0.0
+
+    async def _outcome(self, row: RawDocument) -> str:
+        """The attempt's outcome; one odd row must not stop the channel, so what cannot be rendered is dead."""
+        try:
+            return await self._attempt(row)
+        except (LeaseLost, PyMongoError, Unavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it would come again
+            return await self._close(row, RowStatus.DEAD, f"unexpected_{type(error).__name__}")
 
     async def _attempt(self, row: RawDocument) -> str:
         """Decide whether it is still worth sending, claim, send, record; the outcome, empty when another was faster."""
@@ -162,26 +182,26 @@ class Dispatcher:
         return RowStatus.UNKNOWN
 
     async def _again(self, row: RawDocument, claim: Claim, error: NotSent) -> str:
+        """Certainly not sent: tried until the notice itself is too old, however long the receiver is away."""
         attempts = row["attempts"] + 1
-        if attempts >= self._settings.max_attempts:
-            return await self._give_up(row, claim, error.reason)
+        if attempts >= LATE_AFTER:
+            await self._alert("notifications_delayed", f"{row['channel']}:{error.reason}", f"attempt {attempts}")
         delay = max(retry_delay(attempts), error.retry_after or 0.0)
         await self._rows.retry(row["_id"], claim, error.reason, delay)
         return RowStatus.RETRY
 
     async def _give_up(self, row: RawDocument, claim: Claim, reason: str, *, maybe_sent: bool = False) -> str:
-        await self._alert(row, reason)
+        await self._alert("notification_dead", row["key"], reason)
         await self._rows.dead(row["_id"], claim, reason, maybe_sent=maybe_sent)
         return RowStatus.DEAD
 
     async def _close(self, row: RawDocument, status: RowStatus, reason: str) -> str:
         if status is RowStatus.DEAD:
-            await self._alert(row, reason)
+            await self._alert("notification_dead", row["key"], reason)
         return status if await self._rows.close(row, status, reason) else ""
 
-    async def _alert(self, row: RawDocument, reason: str) -> None:
-        now = self._clock.now()
-        await raise_alert(self._db, self._telemetry, "notification_dead", row["key"], now, reason)
+    async def _alert(self, kind: str, ref: str, detail: str) -> None:
+        await raise_alert(self._db, self._telemetry, kind, ref, self._clock.now(), detail)
 
 
 class SendingReaper:
@@ -202,16 +222,28 @@ def not_worth_sending(
     settings: NotificationSettings,
 ) -> tuple[RowStatus, str] | None:
     """Why a notice is not sent any more (status and reason), judged at the moment of sending; None when it is."""
-    age = now - row["factAt"]
-    if age > timedelta(seconds=settings.expire_after):
+    age, oldest = now - row["factAt"], timedelta(seconds=settings.expire_after)
+    if age > oldest:
         return RowStatus.EXPIRED, "too_old"
     if order is None:
         return RowStatus.SKIPPED, "order_deleted"
-    if row["notice"] != "payment_failed":
-        return None
+    if row["status"] == RowStatus.UNKNOWN and row["attempts"] >= settings.max_attempts:
+        return RowStatus.DEAD, "gave_up"
     payment = order.get("payment")
+    if row.get("foreign") and _paid_before(payment, now - oldest):
+        return RowStatus.EXPIRED, "paid_long_ago"
+    return _failure_outdated(payment, age, settings) if row["notice"] == "payment_failed" else None
+
+
+def _failure_outdated(payment: object, age: timedelta, settings: NotificationSettings) -> tuple[RowStatus, str] | None:
     if isinstance(payment, dict) and order_status(payment.get("status")) in PAID:
         return RowStatus.SUPPRESSED, "paid_meanwhile"
     if age > timedelta(seconds=settings.failed_stale_after):
         return RowStatus.SUPPRESSED, "stale"
     return None
+
+
+def _paid_before(payment: object, moment: datetime) -> bool:
+    """A shop that saves an old paid order again tells nothing new."""
+    paid_at = payment.get("paidAt") if isinstance(payment, dict) else None
+    return isinstance(paid_at, datetime) and (paid_at if paid_at.tzinfo else paid_at.replace(tzinfo=UTC)) < moment

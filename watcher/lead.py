@@ -7,15 +7,17 @@ import contextlib
 import random
 import time
 
+import pymongo
 from pymongo.errors import PyMongoError
 
 from models.duties import cancelled
-from models.errors import Unavailable
+from models.errors import DatabaseUnfit, HistoryLost
 from models.telemetry import Telemetry
 from watcher.leader import LeaderLease
 from watcher.stream import LeadershipLost, Reader, StreamEnded
 
 LONGEST_PAUSE = 30.0
+RELEASE_WITHIN = 2.0
 SILENT_AFTER = 15.0
 """Seconds without any answer of the stream (it answers at least twice a second) after which it is not ready."""
 
@@ -23,8 +25,8 @@ SILENT_AFTER = 15.0
 class Leadership:
     """Runs the reader whenever this instance holds the leader lease."""
 
-    def __init__(self, lease: LeaderLease, reader: Reader, telemetry: Telemetry) -> None:
-        self._lease, self._reader, self._telemetry = lease, reader, telemetry
+    def __init__(self, lease: LeaderLease, reader: Reader, drain: float, telemetry: Telemetry) -> None:
+        self._lease, self._reader, self._drain, self._telemetry = lease, reader, drain, telemetry
         self._asked: float | None = None
         self.leading = False
 
@@ -45,12 +47,13 @@ class Leadership:
                 self._asked = time.monotonic()
             except StreamEnded:
                 continue
-            except (PyMongoError, Unavailable, LeadershipLost) as error:
+            except (HistoryLost, DatabaseUnfit):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, a daemon waits it out and tries again
                 failures += 1
                 self._telemetry.emit("stream.failed", error=type(error).__name__, failures=failures)
             await _wait(stop, self._pause(failures))
-        with contextlib.suppress(PyMongoError):
-            await self._lease.release()
+        await self._release()
 
     def _pause(self, failures: int) -> float:
         pause = self._lease.renew_every if not failures else min(0.5 * 2.0**failures, LONGEST_PAUSE)
@@ -62,16 +65,31 @@ class Leadership:
         self.leading, self._reader.last_reply = True, None
         reading = asyncio.create_task(self._reader.run(self._lease.epoch, stop))
         renewing = asyncio.create_task(self._renew())
+        overdue = asyncio.create_task(self._overdue(stop))
         try:
-            await asyncio.wait((reading, renewing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reading, renewing, overdue), return_when=asyncio.FIRST_COMPLETED)
             for task in (reading, renewing):
                 if task.done():
                     task.result()
         finally:
             self.leading = False
-            await cancelled(reading, renewing)
+            await cancelled(reading, renewing, overdue)
+            await self._release()
             if not stop.is_set():
                 self._telemetry.emit("leader.lost", epoch=self._lease.epoch)
+
+    async def _overdue(self, stop: asyncio.Event) -> None:
+        """Ends when a stop has been asked for and the reader had its time to end by itself."""
+        await stop.wait()
+        await asyncio.sleep(self._drain)
+
+    async def _release(self) -> None:
+        """Let another instance, or this one again, lead at once instead of after the lease.
+
+        Failure policy: open. When the release cannot be written, the lease ends by itself.
+        """
+        with contextlib.suppress(PyMongoError), pymongo.timeout(RELEASE_WITHIN):
+            await self._lease.release()
 
     async def _renew(self) -> None:
         """Show life four times per lease; raises `LeadershipLost` when the lease is gone or may be gone."""

@@ -42,6 +42,8 @@ class Notice:
     order_id: object
     refs: tuple[str, ...]
     fact_at: datetime
+    foreign: bool = False
+    """Made by the merchant's own code, so the fact may be older than its change."""
 
     def key(self, channel: str, recipient: str) -> str:
         """The unique key of the row that tells this fact to one recipient by one channel."""
@@ -155,7 +157,7 @@ def _status_in(payment: object) -> object:
 def _of_foreign_status(order_id: object, status: object, at: datetime) -> Notice | None:
     ours = order_status(status)
     if ours is OrderStatus.COMPLETED:
-        return Notice("payment_completed", order_id, (), at)
+        return Notice("payment_completed", order_id, (), at, foreign=True)
     if ours is OrderStatus.FAILED:
-        return Notice("payment_failed", order_id, (FOREIGN_REF,), at)
-    return Notice("payment_refunded", order_id, (), at) if ours in PAID else None
+        return Notice("payment_failed", order_id, (FOREIGN_REF,), at, foreign=True)
+    return Notice("payment_refunded", order_id, (), at, foreign=True) if ours in PAID else None

@@ -66,6 +66,7 @@ class Outbox:
             "notice": notice.name,
             "refs": list(notice.refs),
             "orderId": notice.order_id,
+            "foreign": notice.foreign,
             "channel": channel,
             "to": recipient,
             "status": RowStatus.EXPIRED if expired else RowStatus.PENDING,

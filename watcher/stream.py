@@ -240,8 +240,8 @@ def _explained(error: BaseException) -> BaseException:
         return HistoryLost(
             f"the change stream cannot go on from the stored checkpoint (code {error.code}): its history is gone from "
             "the server or its token is damaged, so changes may have been missed; enlarge the oplog, then delete "
-            "`checkpoint` and `baseline` from watcher_state to start from now, and look through the orders changed since "
-            "the checkpoint's time",
+            "`checkpoint` and `baseline` from watcher_state to start from now, and look through the orders changed "
+            "since the checkpoint's time",
         )
     if error.code in _UNFIT:
         return DatabaseUnfit(f"the watcher's database user or server {_UNFIT[error.code]} (code {error.code})")

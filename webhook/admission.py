@@ -157,8 +157,10 @@ class Admission:
 
     async def _stored(self, row: RawDocument) -> bool:
         """Insert the row; False when an index says that it, or a part of it, is there already."""
-        candidate = self._with_worker(row)
         size = len(bson.encode(row))  # before it joins: one bad row must not fail the rest
+        if self._inserts.full:
+            raise Unavailable("more deliveries are waiting than the database takes")
+        candidate = self._with_worker(row)
         crash_point("webhook.before_insert")
         stored = await self._inserts.submit(candidate, size)
         crash_point("webhook.inserted")
@@ -168,8 +170,12 @@ class Admission:
         """Insert as `processing`, under a lease of ours, only when a worker is free for it right now."""
         if row["status"] != EventStatus.RECEIVED or not (reservation := self._lanes.reserve(lane_of(row))):
             return _Candidate(row)
-        session = self._sessions.client.start_session()
-        claim = Claim.of(self._clock, self._settings.lease, Binary(session.session_id["id"], 4))
+        try:
+            session = self._sessions.client.start_session()
+            claim = Claim.of(self._clock, self._settings.lease, Binary(session.session_id["id"], 4))
+        except BaseException:
+            self._lanes.release(reservation)
+            raise
         row |= {
             "status": EventStatus.PROCESSING,
             "attempts": 1,

@@ -58,7 +58,7 @@ class Webhook:
         app = web.Application()
         for provider in self.providers.values():
             receiver = Receiver(provider, self.admission, self.db, self.clock, self.settings.http, self.telemetry)
-            for path in (provider.path, *self.settings.http.extra_paths):
+            for path in dict.fromkeys((provider.path, *self.settings.http.extra_paths)):
                 app.router.add_post(path, receiver.handle)
         return app
 
@@ -95,9 +95,11 @@ async def webhook(settings: Settings, *subscribers: Subscriber) -> AsyncIterator
             Repeated(Census(db, clock, metrics), CENSUS_INTERVAL),
         )
         async with repeating(telemetry, *duties):
-            yield Webhook(settings, db, clock, admission, lanes, recovery, providers, telemetry, registry)
-            await admission.settled()
-            await lanes.drain(settings.processing.drain)
+            try:
+                yield Webhook(settings, db, clock, admission, lanes, recovery, providers, telemetry, registry)
+            finally:
+                await admission.settled()
+                await lanes.drain(settings.processing.drain)
 
 
 async def serve(settings: Settings) -> None:

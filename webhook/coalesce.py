@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+MOST_WAITING_BATCHES = 3
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -35,12 +36,21 @@ class Coalescer(Generic[Item, Result]):
         self._flush = flush
         self._most_items, self._most_bytes = most_items, most_bytes
         self._waiting: deque[_Waiting[Item, Result]] = deque()
+        self._waiting_bytes = 0
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is waiting that a newcomer's time would be over before its batch begins."""
+        return len(self._waiting) >= MOST_WAITING_BATCHES * self._most_items or (
+            self._waiting_bytes >= MOST_WAITING_BATCHES * self._most_bytes
+        )
 
     async def submit(self, item: Item, size: int = 0) -> Result:
         """Join the next batch and wait for this item's own result; `size` in bytes."""
         waiting: _Waiting[Item, Result] = _Waiting(item, size)
         self._waiting.append(waiting)
+        self._waiting_bytes += size
         if self._task is None:
             self._task = asyncio.create_task(self._drain())
         return await asyncio.shield(waiting.result)
@@ -63,6 +73,7 @@ class Coalescer(Generic[Item, Result]):
         while self._waiting and len(batch) < self._most_items and size + self._waiting[0].size <= self._most_bytes:
             size += self._waiting[0].size
             batch.append(self._waiting.popleft())
+        self._waiting_bytes -= size
         return batch
 
     async def _flush_batch(self, batch: list[_Waiting[Item, Result]]) -> None:

@@ -23,7 +23,7 @@ LONGEST_RETRY = 3600.0
 RETRY_JITTER = 0.2
 PARK_PAUSES = (2.0, 10.0, 60.0)
 LONGEST_PARK_PAUSE = 900.0
-_DUE_FIELDS = {"status": 1, "lease": 1, "refs": 1, "attempts": 1, "eventId": 1, "parkedUntil": 1}
+_DUE_FIELDS = {"status": 1, "lease": 1, "refs": 1, "attempts": 1, "eventId": 1, "nextAttemptAt": 1}
 
 
 def retry_delay(attempts: int) -> float:
@@ -75,12 +75,22 @@ class EventRows:
         """The whole row."""
         return await self._db.events.find_one({"_id": row_id})
 
+    def is_due(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row, as it was read a moment ago, is to be worked on now."""
+        if row["status"] in CLAIMABLE_EVENTS:
+            return bool(row["nextAttemptAt"] <= self._clock.now())
+        return bool(row["status"] == EventStatus.PROCESSING)
+
     async def claim(self, row: Mapping[str, Any], claim: Claim) -> RawDocument | None:
         """Take a due row, as it is then; None when somebody else was faster.
 
         A dead holder's transaction is ended first.
         """
-        guard: dict[str, Any] = {"_id": row["_id"], "status": row["status"]}
+        guard: dict[str, Any] = {
+            "_id": row["_id"],
+            "status": row["status"],
+            "nextAttemptAt": row["nextAttemptAt"],  # another worker that failed meanwhile has moved it
+        }
         if row["status"] == EventStatus.PROCESSING:
             if row["lease"]["until"] > self._clock.expired_before():
                 return None

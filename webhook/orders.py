@@ -29,14 +29,24 @@ async def find_order(db: Database, event: Event, settings: OrderSettings) -> Fou
     `payment.notes` is never a key: it can come from the buyer's browser. When the receipt names another order than the
     provider's order id does, the id decides and the payment goes to review.
     """
-    by_id = await _by(db, settings, "payment.razorpayOrderId", event.refs.order_id)
-    order = by_id or await _by(db, settings, "payment.attempts.paymentId", event.refs.payment_id)
-    by_receipt = await _by(db, settings, "orderNumber", event.receipt)
+    order = await _by(db, settings, "payment.razorpayOrderId", event.refs.order_id)
+    for path in ("payment.attempts.paymentId", "payment.razorpayPaymentId"):
+        order = order or await _by(db, settings, path, event.refs.payment_id)
+    by_receipt = await _by_receipt(db, settings, event.receipt)
     if order is None:
         return Found(by_receipt) if by_receipt else None
     if by_receipt and by_receipt["_id"] != order["_id"]:
         return Found(order, {fact.id: "order_keys_disagree" for fact in event.payments})
     return Found(order)
+
+
+async def _by_receipt(db: Database, settings: OrderSettings, receipt: str | None) -> RawDocument | None:
+    """The one order with this number (a shop may store it as an integer); none when two share it."""
+    if receipt is None:
+        return None
+    numbers: list[str | int] = [receipt, int(receipt)] if receipt.isascii() and receipt.isdigit() else [receipt]
+    found = await db.orders.find({"orderNumber": {"$in": numbers}}, _fields(settings)).limit(2).to_list()
+    return found[0] if len(found) == 1 else None
 
 
 async def read_order(db: Database, order_id: object, settings: OrderSettings) -> RawDocument | None:

@@ -45,7 +45,7 @@ def _integer(digits: str) -> int | str:
 
 def storable(payload: dict[str, Any]) -> dict[str, Any] | None:
     """The payload if BSON can hold it, else None; the raw body is stored in either case."""
-    if _deeper_than(payload, DEEPEST_STORED):
+    if deeper_than(payload):
         return None
     try:
         bson.encode(payload)
@@ -54,7 +54,7 @@ def storable(payload: dict[str, Any]) -> dict[str, Any] | None:
     return payload
 
 
-def _deeper_than(value: object, levels: int) -> bool:
+def deeper_than(value: object, levels: int = DEEPEST_STORED) -> bool:
     """Whether anything is nested deeper; walks level by level, so depth costs no stack."""
     level: list[object] = [value]
     for _ in range(levels):

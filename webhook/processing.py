@@ -8,16 +8,17 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pymongo
 from bson import Binary
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from models.alerts import announce, raise_alert
 from models.clock import ServerClock
 from models.crash import crash_point
-from models.database import Database, RawDocument
+from models.database import Database, RawDocument, is_outage
 from models.errors import LeaseLost, OrderUnreadable, PayLatchError, Poison, PreconditionMissed, Retryable, Unparseable
 from models.facts import Cause, Event
 from models.leases import Claim
@@ -28,10 +29,11 @@ from models.telemetry import Telemetry
 from webhook.event_rows import EventRows, Job, retry_delay
 from webhook.orders import Found, expectation, find_order, read_order
 from webhook.providers import Provider
-from webhook.settlement import PaymentTaken, Settlement
+from webhook.settlement import PAYMENT_INDEX, PaymentTaken, Settlement
 
 PRECONDITION_TRIES = 5
 OUTAGE_PAUSE = 1.0
+SHORTEST_DEADLINE = 0.1
 
 
 @dataclass(slots=True)
@@ -67,8 +69,8 @@ class Processor:
                 work = await self._take(job, session)
                 if work is not None:
                     await self._work(work)
-            except (PyMongoError, Retryable) as error:
-                self._telemetry.emit("event.not_taken", row=str(job.row_id), error=type(error).__name__)
+            except Exception as error:  # noqa: BLE001 - the row's lease or due time brings it back
+                self._telemetry.emit("event.not_taken", row=str(job.row_id), error=_name(error))
 
     async def _take(self, job: Job, session: AsyncClientSession) -> _Work | None:
         """The row under our claim; a job that was queued claims it now, unless somebody else was faster."""
@@ -76,7 +78,7 @@ class Processor:
             crash_point("webhook.claimed")
             return _Work(job.row, job.claim, session)
         found = await self._rows.load(job.row_id)
-        if found is None or found["status"] in {EventStatus.COMPLETED, EventStatus.IGNORED, EventStatus.DEAD}:
+        if found is None or not self._rows.is_due(found):
             return None
         if found["attempts"] >= self._processing.max_attempts and found["status"] == EventStatus.PROCESSING:
             await self._bury_abandoned(found)
@@ -96,7 +98,7 @@ class Processor:
         started = time.monotonic()
         error: str | None = None
         try:
-            with pymongo.timeout(min(self._processing.deadline, max(work.claim.remaining, 0.1))):
+            with pymongo.timeout(min(self._processing.deadline, max(work.claim.remaining, SHORTEST_DEADLINE))):
                 outcome = await self._settle(work)
         except asyncio.CancelledError:
             await self._give_back(work)
@@ -114,8 +116,15 @@ class Processor:
             error=error,
             attempts=work.row["attempts"],
             duration_ms=round((time.monotonic() - started) * 1000, 1),
-            age_ms=round((self._clock.now() - work.row["receivedAt"]).total_seconds() * 1000),
+            age_ms=self._age_ms(work.row),
         )
+
+    def _age_ms(self, row: RawDocument) -> int | None:
+        """From the webhook's arrival until now; None while the server's time is not known."""
+        with contextlib.suppress(Retryable):
+            age: timedelta = self._clock.now() - row["receivedAt"]
+            return round(age.total_seconds() * 1000)
+        return None
 
     async def _give_back(self, work: _Work) -> None:
         """The process stops: let another one have the row now rather than when the lease ends."""
@@ -169,7 +178,7 @@ class Processor:
             try:
                 await self._settlement.apply(row["_id"], work.claim, work.session, order, change, cause)
             except PaymentTaken:
-                taken = event.payment_ids
+                taken |= {change.set[PAYMENT_INDEX]}
             except (PreconditionMissed, PyMongoError) as error:
                 if not _is_conflict(error):
                     raise
@@ -205,7 +214,8 @@ class Processor:
         row, claim = work.row, work.claim
         while True:
             try:
-                return await self._record_failure(row, claim, failure)
+                with pymongo.timeout(max(claim.remaining, SHORTEST_DEADLINE)):  # a transaction of ours may hold the row
+                    return await self._record_failure(row, claim, failure)
             except LeaseLost:
                 return "lease_lost"
             except (PyMongoError, Retryable):
@@ -218,7 +228,7 @@ class Processor:
             outcome = "unparseable" if isinstance(failure, Unparseable) else failure.code
             await self._bury(row, claim, outcome, _sentence(failure))
             return outcome
-        if isinstance(failure, PyMongoError | Retryable):
+        if isinstance(failure, Retryable) or (isinstance(failure, PyMongoError) and is_outage(failure)):
             await self._rows.postpone(row["_id"], claim, _name(failure), retry_delay(1))
             return "unavailable"
         if row["attempts"] >= self._processing.max_attempts:
@@ -250,7 +260,11 @@ def _is_conflict(error: Exception) -> bool:
 
 
 def _name(failure: Exception) -> str:
-    return failure.code if isinstance(failure, PayLatchError) else type(failure).__name__
+    """Our own code, or the class and the server's code; never a driver's text."""
+    if isinstance(failure, PayLatchError):
+        return failure.code
+    code = failure.code if isinstance(failure, OperationFailure) else None
+    return f"{type(failure).__name__}:{code}" if code else type(failure).__name__
 
 
 def _sentence(failure: Exception) -> str:

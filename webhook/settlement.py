@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Coroutine, Mapping
 from datetime import datetime
 from typing import Any
 
+import pymongo
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from models.alerts import record_alert
 from models.clock import ServerClock
 from models.crash import crash_point
-from models.database import Database
+from models.database import DURABLE, Database
 from models.errors import PreconditionMissed
 from models.facts import Cause
 from models.leases import Claim
@@ -21,6 +25,8 @@ from models.states import EventStatus
 from webhook.event_rows import EventRows
 
 COMMIT_TRIES = 3
+COMMIT_WITHIN = 3.0
+ABORT_WITHIN = 1.0
 PAYMENT_INDEX = "payment.razorpayPaymentId"
 
 
@@ -47,20 +53,20 @@ class Settlement:
 
         Raises `LeaseLost`, `PreconditionMissed` (read the order again), `PaymentTaken`, or a driver's error.
         """
-        await session.start_transaction()
+        await session.start_transaction(write_concern=DURABLE)
         try:
             await self._rows.finish(row_id, claim, EventStatus.COMPLETED, "applied", session=session)
             await self._transition(order, change, cause, session)
             await self._record_money(order, change, session)
             crash_point("webhook.in_transaction")
-            await _commit(session)
+            await _beyond_the_deadline(_commit(session))
         except DuplicateKeyError as error:
             if PAYMENT_INDEX in ((error.details or {}).get("keyPattern") or {}):
                 raise PaymentTaken from None
             raise PreconditionMissed("another process wrote the same ledger row in this moment") from None
         finally:
             if session.in_transaction:
-                await _abort(session)
+                await _beyond_the_deadline(_abort(session))
         crash_point("webhook.committed")
 
     async def _transition(
@@ -73,11 +79,14 @@ class Settlement:
         """The precondition is in the update: this version, this status; no match means somebody was faster."""
         stored = order.get("version", MISSING)
         entries = numbered(change, order.get("history"), self._clock.now(), cause.document())
+        first = order.get("history", MISSING) is None  # null cannot be pushed to
         update: dict[str, Any] = {
-            "$set": {**change.set, "version": (stored if isinstance(stored, int) else 0) + 1},
+            "$set": {**change.set, "version": _following(stored)},
             "$currentDate": {"payment.changedAt": True},
         }
-        if entries:
+        if entries and first:
+            update["$set"]["history"] = entries
+        elif entries:
             update["$push"] = {"history": {"$each": entries}}
         found = await self._db.orders.find_one_and_update(
             {"_id": order["_id"], "version": _exactly(stored), "payment.status": _exactly(change.status_from)},
@@ -107,6 +116,11 @@ class Settlement:
             await record_alert(self._db, "payment_review", f"{reason}:{ref}", now, f"order {order['_id']}", session)
 
 
+def _following(stored: object) -> int:
+    """The next version; shells and scripts write whole numbers as floats, and what is no number counts as 0."""
+    return int(stored) + 1 if isinstance(stored, int | float) and float(stored).is_integer() else 1
+
+
 def _exactly(stored: object) -> object:
     """A filter for a field as it was read; an absent field is not the same as null."""
     return {"$exists": False} if stored is MISSING else {"$eq": stored, "$exists": True}
@@ -125,11 +139,17 @@ def _ledger_document(entry: LedgerEntry, order: Mapping[str, Any], now: datetime
     }
 
 
+async def _beyond_the_deadline(end: Coroutine[Any, Any, None]) -> None:
+    """End a transaction in a context that knows no deadline: the work's own may be over, and would leave it open."""
+    await asyncio.create_task(end, context=contextvars.Context())
+
+
 async def _commit(session: AsyncClientSession) -> None:
     """Commit; a lost reply is asked for again, which the server answers with what it did the first time."""
     for tries_left in reversed(range(COMMIT_TRIES)):
         try:
-            await session.commit_transaction()
+            with pymongo.timeout(COMMIT_WITHIN):
+                await session.commit_transaction()
         except PyMongoError as error:
             if not tries_left or not error.has_error_label("UnknownTransactionCommitResult"):
                 raise
@@ -138,8 +158,9 @@ async def _commit(session: AsyncClientSession) -> None:
 
 
 async def _abort(session: AsyncClientSession) -> None:
-    """Failure policy: open. A transaction that cannot be aborted ends with its lease (`killSessions`) or by itself."""
-    try:
+    """Free the order at once.
+
+    Failure policy: open. A transaction that cannot be aborted ends with its lease (`killSessions`) or by itself.
+    """
+    with contextlib.suppress(PyMongoError), pymongo.timeout(ABORT_WITHIN):
         await session.abort_transaction()
-    except PyMongoError:
-        return

@@ -48,8 +48,12 @@ UNUSABLE: dict[str, bytes] = {
     "captured with payload null": b'{"event":"payment.captured","payload":null}',
     "captured with payment a list": b'{"event":"payment.captured","payload":{"payment":[]}}',
     "captured with entity null": b'{"event":"order.paid","payload":{"payment":{"entity":null}}}',
-    "captured with id a number": b'{"event":"payment.captured","payload":{"payment":{"entity":{"id":7,"status":"captured"}}}}',
-    "captured with status null": b'{"event":"payment.captured","payload":{"payment":{"entity":{"id":"pay_1","status":null}}}}',
+    "captured with id a number": (
+        b'{"event":"payment.captured","payload":{"payment":{"entity":{"id":7,"status":"captured"}}}}'
+    ),
+    "captured with status null": (
+        b'{"event":"payment.captured","payload":{"payment":{"entity":{"id":"pay_1","status":null}}}}'
+    ),
 }
 
 DEEP = 10_000
@@ -144,7 +148,7 @@ async def test_an_unusable_body_under_a_known_id_is_kept_too_and_swallows_nothin
         assert (row["status"], row["flags"]) == ("dead", ["id_conflict"])
 
         async def completed() -> bool:
-            return (await shop.order(1))["payment"]["status"] == "completed"
+            return bool((await shop.order(1))["payment"]["status"] == "completed")
 
         assert await eventually(completed, "the order is completed")
 
@@ -217,7 +221,23 @@ def replaced(body: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def wrong_types() -> list[tuple[str, Any]]:
     """An `order.paid` with each of its values replaced by ones of other types; three kinds for each place in turn."""
-    kinds: list[Any] = [None, 7, -1, 1.5, "x", "", True, [], {}, [1], {"a": 1}, "0" * 5000, 2**70, "\ud83d", ["payment"]]
+    kinds: list[Any] = [
+        None,
+        7,
+        -1,
+        1.5,
+        "x",
+        "",
+        True,
+        [],
+        {},
+        [1],
+        {"a": 1},
+        "0" * 5000,
+        2**70,
+        "\ud83d",
+        ["payment"],
+    ]
     body = sample.order_paid(1)
     rng = random.Random(7)
     return [

@@ -17,9 +17,11 @@ import pytest
 from bson import ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 from pymongo import UpdateOne
+from pymongo.errors import ServerSelectionTimeoutError
 
-from models.database import Database
+from models.database import Database, database
 from models.errors import DatabaseUnfit, HistoryLost
+from scripts.embedded import free_port, uri
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.daemon import (
@@ -54,9 +56,9 @@ NAIVE = [{"$match": {"updateDescription.updatedFields.payment.status": "complete
 
 @pytest.fixture(scope="module")
 def failing_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that can be told to fail."""
+    """A server that can be told to fail; drivers look often whether it is itself again."""
     with server(tmp_path_factory.mktemp("failing"), extra=("--enable-test-commands",)) as address:
-        yield address
+        yield f"{address}&heartbeatFrequencyMS=500"
 
 
 @contextlib.asynccontextmanager
@@ -354,7 +356,7 @@ async def test_a_token_of_another_pipeline_is_not_used_and_the_cluster_time_leav
 # --- the first start ---
 
 
-class KilledError(Exception):
+class KilledError(BaseException):
     """The process died here."""
 
 
@@ -573,6 +575,23 @@ async def test_a_stream_that_breaks_goes_on_without_loss(failing_uri: str, how: 
 
 
 @pytest.mark.asyncio
+async def test_cancelling_operations_that_wait_for_a_server_leaves_the_client_usable() -> None:
+    settings = sample.settings(uri(free_port()), "nowhere", mongodb={"server_selection_seconds": 1.5})
+    async with database(settings) as nowhere:
+        asked = [asyncio.create_task(nowhere.orders.find_one({})) for _ in range(10)]
+        while not nowhere.client._topology._condition._waiters:
+            await asyncio.sleep(0)
+        for _ in range(2):
+            for task in asked[:5]:
+                task.cancel()
+            await asyncio.sleep(0)
+        done, hanging = await asyncio.wait(asked, timeout=5)
+        assert not hanging
+        assert [task.cancelled() for task in asked] == [True] * 5 + [False] * 5
+        assert {type(task.exception()) for task in done if not task.cancelled()} == {ServerSelectionTimeoutError}
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("command", ["aggregate", "getMore"])
 @pytest.mark.parametrize(
     ("code", "kind"),
@@ -612,8 +631,8 @@ async def test_a_damaged_token_ends_the_reader_with_one_sentence_and_never_means
 @pytest.mark.asyncio
 async def test_a_history_that_the_server_no_longer_has_ends_the_reader_with_one_sentence(tmp_path: Path) -> None:
     short = ("--oplog-max-entries", "50", "--oplog-retention-seconds", "1")
-    with server(tmp_path, extra=short) as uri:
-        async with shop_on(uri, **QUICK) as (settings, db):
+    with server(tmp_path, extra=short) as address:
+        async with shop_on(address, **QUICK) as (settings, db):
             async with daemon(settings, db):
                 await pending_order(db, 1, status="completed")
                 await until_read(db)

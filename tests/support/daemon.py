@@ -68,11 +68,8 @@ async def daemon(settings: Settings, db: Database, *, leads: bool = True) -> Asy
             stopping.set()
             await asyncio.wait((reading,), timeout=20)
             if not reading.done():
-                import sys
-                for t in asyncio.all_tasks():
-                    print("TASK", t, file=sys.stderr); t.print_stack(file=sys.stderr)
-                print(emitted, file=sys.stderr)
-                assert reading.done(), "the watcher does not stop"
+                reading.cancel()
+                raise AssertionError("the watcher does not stop")
         if not reading.cancelled():
             reading.result()
 

@@ -100,7 +100,8 @@ class Mailbox:
             return
         self._server.close()
         for conversation in self._open:
-            conversation.transport.abort()
+            if isinstance(conversation.transport, asyncio.Transport):
+                conversation.transport.abort()
         tasks = [task for each in self._open if (task := each._handler_coroutine)]
         for task in tasks:
             task.cancel()
@@ -115,7 +116,7 @@ class Mailbox:
         return conversation
 
 
-class _Tracked(Conversation):  # type: ignore[misc]  # aiosmtpd publishes no types
+class _Tracked(Conversation):
     """A conversation that its mailbox can break off."""
 
     opened: set[Conversation]

@@ -51,7 +51,7 @@ class Processes:
 
     async def until_status(self, number: int, status: str) -> None:
         async def check() -> bool:
-            return (await self.order(number))["payment"]["status"] == status
+            return bool((await self.order(number))["payment"]["status"] == status)
 
         await eventually(check, f"order {number} is {status}", 20)
 

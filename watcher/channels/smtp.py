@@ -125,7 +125,7 @@ class _Progress:
         reason = f"{self.stage}_{code}" if 100 <= code <= 599 else f"{self.stage}_unreadable"
         if code in _AUTH_CODES or (self.stage == "login" and code >= 500):
             return NotSent("auth_failed")
-        if 400 <= code <= 499 or self.stage in {"connect", "login"}:
+        if 400 <= code <= 499 or self.stage in {"connect", "login", "mail"}:  # a refused sender is not the mail's fault
             return NotSent(reason)
         if 500 <= code <= 599:
             return Rejected(reason)
