@@ -321,16 +321,13 @@ def _history(
     if completed_by:
         entries.append(_entry("payment_completed", completed_by["paymentId"], completed_by))
     entries += _new_facts(before.refunds, after.refunds, _REFUND_FACTS)
-    moving = max((place for place, entry in enumerate(entries) if entry["fact"] in _MOVING_FACTS), default=None)
+    entries += [{**_entry("payment_review", review["ref"], review), "reason": review["reason"]} for review in reviews]
+    if not entries and status_from != status_to:
+        entries.append({"fact": "status_corrected", "ref": "", "amount": None, "currency": None})
+    moving = max((place for place, entry in enumerate(entries) if entry["fact"] in _MOVING_FACTS), default=0)
     for place, entry in enumerate(entries):
-        past = moving is not None and place > moving
-        entry["from"] = status_to if past else status_from
-        entry["to"] = status_to if past or place == moving else status_from
-    looked_at = {"from": status_to, "to": status_to}
-    entries += [
-        {**_entry("payment_review", review["ref"], review), "reason": review["reason"], **looked_at}
-        for review in reviews
-    ]
+        entry["from"] = status_to if place > moving else status_from
+        entry["to"] = status_to if place >= moving else status_from
     return tuple(entries)
 
 

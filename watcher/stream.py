@@ -27,6 +27,9 @@ from watcher.place import Baseline, Place, PlaceKeeper, cluster_time
 MAX_AWAIT_MS = 500
 BATCH = 200
 READ_AHEAD = 500
+HELD_BACK = 60
+"""Seconds by which the stored cluster time of a quiet stream stays behind: an answer without changes may be older than
+the server's newest operations, and reading a minute again is harmless."""
 _BAD_TOKEN = frozenset({9, 40647, 40649, 50796, 50811})
 _HISTORY_LOST = frozenset({286, 280, 260, 40585, 10334}) | _BAD_TOKEN
 _UNFIT = {13: "may not read change streams: grant it `changeStream` and `find`", 40573: "is no replica set"}
@@ -111,7 +114,7 @@ class Reader:
         try:
             async with await self._open(place) as stream, asyncio.TaskGroup() as group:
                 self._telemetry.emit("stream.opened", epoch=epoch, resumed=place.token is not None)
-                group.create_task(self._follow(stream, reads, stop))
+                group.create_task(self._follow(stream, reads, place.cluster_time, stop))
                 group.create_task(self._record(reads, place, epoch, baseline))
         except BaseExceptionGroup as group_error:
             raise _explained(_first(group_error)) from None
@@ -129,6 +132,7 @@ class Reader:
         self,
         stream: AsyncChangeStream[RawDocument],
         reads: asyncio.Queue[_Read | None],
+        reached: Timestamp,
         stop: asyncio.Event,
     ) -> None:
         """Hand every answer on. The server bounds the waits: cancelling `try_next` would close the stream for good."""
@@ -138,11 +142,13 @@ class Reader:
             self.last_reply = time.monotonic()
             if change is not None:
                 crash_point("watcher.change_received")
-                await reads.put(_Read(change, change["_id"], change["clusterTime"]))
+                reached = max(reached, change["clusterTime"])
+                await reads.put(_Read(change, change["_id"], reached))
             elif not stream.alive:
                 raise StreamEnded
             else:
-                await reads.put(_Read(None, stream.resume_token, before))
+                reached = max(reached, Timestamp(before.time - HELD_BACK, 0))
+                await reads.put(_Read(None, stream.resume_token, reached))
                 before = await cluster_time(self._db)
         await reads.put(None)
 
@@ -155,17 +161,19 @@ class Reader:
     ) -> None:
         """Rows first, then the checkpoint, at most every interval; the last batch is always checkpointed."""
         seq, saved = place.seq, 0.0
+        last: _Read | None = None
         while True:
             batch, more = await _gather(reads)
             if batch:
                 await self._store([read.change for read in batch if read.change is not None], baseline)
                 crash_point("watcher.rows_inserted")
-                if not more or time.monotonic() - saved >= self._interval:
-                    seq, saved = seq + 1, time.monotonic()
-                    last = batch[-1]
-                    if not await self._keeper.save(epoch, Place(last.token, last.cluster_time, seq, None)):
-                        raise LeadershipLost
-                    crash_point("watcher.checkpoint_saved")
+                last = batch[-1]
+            if last is not None and (not more or time.monotonic() - saved >= self._interval):
+                seq, saved = seq + 1, time.monotonic()
+                if not await self._keeper.save(epoch, Place(last.token, last.cluster_time, seq, None)):
+                    raise LeadershipLost
+                last = None
+                crash_point("watcher.checkpoint_saved")
             if not more:
                 return
 

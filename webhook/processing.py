@@ -250,7 +250,7 @@ def _not_for_us(provider: Provider, event: Event) -> str | None:
         return "unknown_type"
     if not provider.is_ours(event):
         return "foreign_account"
-    return None if event.refs.order_id else "no_order_id"
+    return None if event.refs.order_id or event.refunds else "no_order_id"  # a refund is found by its payment
 
 
 def _is_conflict(error: Exception) -> bool:

@@ -36,6 +36,7 @@ from tests.support.daemon import (
     shop_on,
     told,
     until_read,
+    until_saved,
     until_status,
     until_told,
 )
@@ -310,10 +311,23 @@ async def test_the_checkpoint_moves_on_while_the_orders_are_quiet(db: Database, 
 
         async def moved() -> bool:
             now = await checkpoint(db)
-            return bool(now["clusterTime"] > before["clusterTime"] and now["token"] != before["token"])
+            return bool(now["token"] != before["token"] and now["seq"] > before["seq"])
 
         await eventually(moved, "the post-batch token is stored")
-        assert (await checkpoint(db))["seq"] > before["seq"]
+        assert (await checkpoint(db))["clusterTime"] >= before["clusterTime"]
+
+
+@pytest.mark.asyncio
+async def test_a_stop_stores_the_place_behind_everything_that_was_recorded(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    async with daemon(make_settings(watcher={"checkpoint_interval": 60.0}), db):
+        await until_saved(db)
+        await pending_order(db, 1, status="completed")
+        await until_told(db, "ord1", *PAID)
+    async with daemon(make_settings(), db) as second:
+        await until_read(db)
+    assert sum(event["changes"] for event in second.events("changes.recorded")) == 1, "only the mark"
 
 
 @pytest.mark.asyncio
@@ -602,7 +616,7 @@ async def test_what_only_an_operator_can_mend_ends_the_reader_with_one_sentence(
 ) -> None:
     async with shop_on(failing_uri, **QUICK) as (settings, db):
         async with daemon(settings, db):
-            pass
+            await until_saved(db)
         async with failing(db, command, errorCode=code):
             with pytest.raises(kind, match=rf"\(code {code}\)") as ended:
                 async with daemon(settings, db) as running:
@@ -617,7 +631,7 @@ async def test_a_damaged_token_ends_the_reader_with_one_sentence_and_never_means
     db: Database, make_settings: SettingsMaker, token: dict[str, Any]
 ) -> None:
     async with daemon(make_settings(**QUICK), db):
-        pass
+        await until_saved(db)
     await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": {"token": token}})
     before = await checkpoint(db)
     with pytest.raises(HistoryLost, match=r"delete `checkpoint` and `baseline` from watcher_state") as lost:
@@ -636,6 +650,7 @@ async def test_a_history_that_the_server_no_longer_has_ends_the_reader_with_one_
             async with daemon(settings, db):
                 await pending_order(db, 1, status="completed")
                 await until_read(db)
+                await until_saved(db)
             place = await checkpoint(db)
             await pending_order(db, 2, status="completed")
 
@@ -661,7 +676,7 @@ async def test_the_command_says_in_one_line_that_the_history_is_lost(
 ) -> None:
     settings = make_settings(**QUICK)
     async with daemon(settings, db):
-        pass
+        await until_saved(db)
     await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": {"token": {"_data": "corrupt"}}})
     environment = {
         "PATH": os.environ["PATH"],

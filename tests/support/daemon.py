@@ -164,6 +164,17 @@ async def checkpoint(db: Database) -> dict[str, Any]:
     return found
 
 
+async def until_saved(db: Database) -> dict[str, Any]:
+    """The checkpoint once it has a token."""
+
+    async def check() -> dict[str, Any] | None:
+        return await db.watcher_state.find_one({"_id": "checkpoint", "token": {"$ne": None}})
+
+    found = await eventually(check, "the checkpoint is saved")
+    assert found is not None
+    return found
+
+
 async def alerts(db: Database, kind: str) -> list[dict[str, Any]]:
     return await db.alerts.find({"kind": kind}).to_list()
 

@@ -9,7 +9,7 @@ import pytest
 
 from models.entries import MOST_FAILED_ATTEMPTS
 from models.errors import OrderUnreadable
-from models.facts import PaymentFact
+from models.facts import PaymentFact, RefundFact
 from models.reducer import MISSING, Change, Expectation, numbered, reduce
 from webhook.providers.razorpay import _payment_fact
 
@@ -45,7 +45,7 @@ class Order:
 
     def add(
         self,
-        *facts: PaymentFact,
+        *facts: PaymentFact | RefundFact,
         expected: Expectation = EXPECTED,
         taken: Iterable[str] = (),
         doubts: Mapping[str, str] | None = None,
@@ -408,11 +408,18 @@ def test_a_review_is_told_after_the_status_moved() -> None:
     ]
 
 
-@pytest.mark.parametrize(("stored", "first"), [([], 1), ([{"seq": 1}, {"seq": 2}], 3), (None, 1), ("odd", 1)])
+@pytest.mark.parametrize(("stored", "first"), [([], 1), ([{"seq": 1}, {"seq": 2}], 3), (None, 1)])
 def test_the_sequence_goes_on_where_the_stored_history_ends(stored: object, first: int) -> None:
     change = reduce({"status": "pending"}, [AUTHORIZED, FAILED], EXPECTED, NOW)
     assert change is not None
     assert [entry["seq"] for entry in numbered(change, stored, NOW, CAUSE)] == [first, first + 1]
+
+
+def test_a_history_that_is_no_list_is_refused() -> None:
+    change = reduce({"status": "pending"}, [AUTHORIZED], EXPECTED, NOW)
+    assert change is not None
+    with pytest.raises(OrderUnreadable, match="history is not a list"):
+        numbered(change, "odd", NOW, CAUSE)
 
 
 def test_a_payment_of_another_order_goes_to_review_and_completes_nothing() -> None:
@@ -482,3 +489,99 @@ def test_the_input_is_never_changed() -> None:
     stored = {**order.payment, "attempts": [{**order.payment["attempts"][0]}]}
     reduce(order.payment, [CAPTURED], EXPECTED, NOW)
     assert order.payment == stored
+
+
+# --- refunds ---
+
+
+def refund(refund_id: str, amount: int, status: str = "processed", payment_id: str = "pay_A") -> RefundFact:
+    return RefundFact(refund_id, payment_id, status, amount, "INR", 1_790_000_100)
+
+
+def test_partial_refunds_add_up_until_the_order_is_refunded() -> None:
+    order = pending()
+    order.add(CAPTURED)
+    order.add(refund("rfnd_1", 20_000))
+    assert (order.status, order.payment["amountRefunded"]) == ("partially_refunded", 20_000)
+    order.add(refund("rfnd_2", 29_900))
+    assert (order.status, order.payment["amountRefunded"]) == ("refunded", 49_900)
+    assert order.ledger == ["capture:pay_A", "refund:rfnd_1", "refund:rfnd_2"]
+    assert order.fulfilled == 1
+
+
+def test_a_refund_that_is_not_processed_moves_no_money() -> None:
+    order = pending()
+    order.add(CAPTURED)
+    order.add(refund("rfnd_1", 49_900, "pending"))
+    assert (order.status, order.payment["amountRefunded"], order.ledger) == ("completed", 0, ["capture:pay_A"])
+    order.add(refund("rfnd_1", 49_900, "processed"))
+    assert order.status == "refunded"
+    assert order.add(refund("rfnd_1", 49_900, "pending")) is None, "a late `created` undoes nothing"
+
+
+def test_a_refund_that_turns_out_failed_gives_the_status_back_and_reverses_the_debit() -> None:
+    for arrival in itertools.permutations(["pending", "processed", "failed"]):
+        order = pending()
+        order.add(CAPTURED)
+        for status in arrival:
+            order.add(refund("rfnd_1", 49_900, status))
+        assert (order.status, order.payment["amountRefunded"]) == ("completed", 0), arrival
+        assert set(order.ledger) == {"capture:pay_A", "refund:rfnd_1", "refund_reversal:rfnd_1"}, arrival
+        assert {("refund_processed", "rfnd_1"), ("refund_failed", "rfnd_1")} <= set(order.facts)
+
+
+def test_a_refund_before_its_capture_counts_when_the_capture_comes() -> None:
+    order = pending()
+    order.add(refund("rfnd_1", 20_000))
+    assert (order.status, order.ledger) == ("pending", [])
+    order.add(CAPTURED)
+    assert (order.status, order.payment["amountRefunded"]) == ("partially_refunded", 20_000)
+    assert set(order.ledger) == {"capture:pay_A", "refund:rfnd_1"}
+
+
+def test_the_snapshot_beside_a_refund_is_a_capture_of_its_own() -> None:
+    order = pending()
+    order.add(fact("refunded", captured=True), refund("rfnd_1", 49_900))
+    assert (order.status, order.fulfilled) == ("refunded", 1)
+    assert set(order.ledger) == {"capture:pay_A", "refund:rfnd_1"}
+
+
+def test_an_auto_refund_of_a_payment_that_was_never_captured_moves_nothing() -> None:
+    order = pending()
+    order.add(fact("refunded", captured=False), refund("rfnd_1", 49_900))
+    assert (order.status, order.ledger, order.fulfilled) == ("pending", [], 0)
+    assert ("refund_processed", "rfnd_1") in order.facts, "the customer is told all the same"
+
+
+def test_the_refund_of_a_duplicate_payment_leaves_the_order_paid() -> None:
+    order = pending()
+    order.add(CAPTURED)
+    order.add(fact("captured", "pay_B", created_at=1_790_000_050))
+    order.add(refund("rfnd_1", 49_900, payment_id="pay_B"))
+    assert (order.status, order.payment["amountRefunded"]) == ("completed", 0)
+    assert set(order.ledger) == {"capture:pay_A", "capture:pay_B", "refund:rfnd_1"}
+
+
+def test_more_refunded_than_captured_goes_to_review() -> None:
+    order = pending()
+    order.add(CAPTURED)
+    order.add(refund("rfnd_1", 30_000))
+    order.add(refund("rfnd_2", 30_000))
+    assert ("refunded_more_than_captured", "pay_A") in order.reviews
+    assert order.status == "refunded"
+
+
+def test_a_refunded_status_that_the_shop_set_itself_is_not_taken_back_by_a_late_capture() -> None:
+    order = pending()
+    order.add(CAPTURED)
+    order.payment["status"] = "refunded"
+    order.add(fact("captured", fee=1178))
+    assert order.status == "refunded"
+
+
+def test_what_is_stored_beside_our_refunds_is_kept_and_what_is_no_list_is_refused() -> None:
+    order = pending(refunds=["a note of the shop"])
+    order.add(CAPTURED, refund("rfnd_1", 1))
+    assert order.payment["refunds"][0] == "a note of the shop"
+    with pytest.raises(OrderUnreadable, match="refunds is not a list"):
+        pending(refunds=7).add(CAPTURED)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.errors import Unparseable
-from models.facts import Event, PaymentFact, Refs
+from models.facts import Event, PaymentFact, Refs, RefundFact
 from models.money import parse_amount, parse_currency
 from models.settings import Settings
 from webhook.payload import read_object
@@ -21,6 +21,10 @@ _LONGEST_TYPE = 100
 _LONGEST_WORD = 100
 
 
+PAYMENT_EVENTS = frozenset({"payment.authorized", "payment.captured", "payment.failed", "order.paid"})
+REFUND_EVENTS = frozenset({"refund.created", "refund.processed", "refund.failed", "refund.speed_changed"})
+
+
 class Razorpay:
     """Signs the raw body with HMAC-SHA256; the event id is an unsigned header."""
 
@@ -29,7 +33,7 @@ class Razorpay:
     signature_header = "X-Razorpay-Signature"
     event_id_header = "X-Razorpay-Event-Id"
     event_id_signed = False
-    event_types = frozenset({"payment.authorized", "payment.captured", "payment.failed", "order.paid"})
+    event_types = PAYMENT_EVENTS | REFUND_EVENTS
 
     def __init__(self, settings: Settings) -> None:
         self._secrets = {
@@ -50,7 +54,10 @@ class Razorpay:
         return found
 
     def parse(self, raw: bytes) -> Event:
-        """Key off `payload`, never `contains`; raises `Unparseable` where a type that moves money has no payment."""
+        """Key off `payload`, never `contains`; raises `Unparseable` where a type that moves money names none.
+
+        An old form of refund events has no payment entity; where there is one, its snapshot is a fact too.
+        """
         body = read_object(raw)
         event_type = body.get("event")
         if not isinstance(event_type, str) or not event_type or not event_type.isprintable():
@@ -58,14 +65,18 @@ class Razorpay:
         payload = _mapping(body.get("payload"))
         payment, order = _entity(payload, "payment"), _entity(payload, "order")
         fact = _payment_fact(payment) if event_type in self.event_types else None
-        if event_type in self.event_types and fact is None:
+        refund = _refund_fact(_entity(payload, "refund")) if event_type in REFUND_EVENTS else None
+        if event_type in PAYMENT_EVENTS and fact is None:
             raise Unparseable("the payload has no usable payment")
+        if event_type in REFUND_EVENTS and refund is None:
+            raise Unparseable("the payload has no usable refund")
         return Event(
             event_type=event_type[:_LONGEST_TYPE],
             account_id=_word(body.get("account_id")),
             occurred_at=None if event_type.startswith("payment_link.") else _occurred_at(body, payload),
             refs=_refs(payload, payment, order),
             payments=(fact,) if fact else (),
+            refunds=(refund,) if refund else (),
             receipt=_word(order.get("receipt")),
             payload=body,
         )
@@ -103,10 +114,11 @@ def _occurred_at(body: Mapping[str, Any], payload: Mapping[str, Any]) -> int | N
 
 
 def _refs(payload: Mapping[str, Any], payment: Mapping[str, Any], order: Mapping[str, Any]) -> Refs:
+    refund = _entity(payload, "refund")
     return Refs(
         order_id=_id(payment.get("order_id")) or _id(order.get("id")),
-        payment_id=_id(payment.get("id")),
-        refund_id=_id(_entity(payload, "refund").get("id")),
+        payment_id=_id(payment.get("id")) or _id(refund.get("payment_id")),
+        refund_id=_id(refund.get("id")),
         payment_link_id=_id(_entity(payload, "payment_link").get("id")),
         subscription_id=_id(_entity(payload, "subscription").get("id")),
     )
@@ -128,6 +140,21 @@ def _payment_fact(entity: Mapping[str, Any]) -> PaymentFact | None:
         fee=parse_amount(entity.get("fee")),
         tax=parse_amount(entity.get("tax")),
         error=_error(entity) if status == "failed" else {},
+    )
+
+
+def _refund_fact(entity: Mapping[str, Any]) -> RefundFact | None:
+    """The snapshot decides, not the event's name: `refund.created` may already say `processed`."""
+    refund_id, payment_id, status = _id(entity.get("id")), _id(entity.get("payment_id")), _word(entity.get("status"))
+    if refund_id is None or payment_id is None:
+        return None
+    return RefundFact(
+        id=refund_id,
+        payment_id=payment_id,
+        status=status or "pending",
+        amount=parse_amount(entity.get("amount")),
+        currency=parse_currency(entity.get("currency")),
+        created_at=_unix(entity.get("created_at")),
     )
 
 

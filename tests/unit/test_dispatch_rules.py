@@ -1,0 +1,117 @@
+"""The rules of sending and reading that need no database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from models.settings import NotificationSettings
+from models.states import RowStatus
+from watcher.dispatch import not_worth_sending
+from watcher.rows import FIRST_RETRY, LONGEST_RETRY, RETRY_JITTER, retry_delay
+from watcher.stream import fingerprint, pipeline
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+SETTINGS = NotificationSettings()
+PENDING: dict[str, Any] = {"payment": {"status": "pending"}}
+FAILED: dict[str, Any] = {"payment": {"status": "failed"}}
+
+
+def verdict(
+    notice: str, order: Mapping[str, Any] | None, age: timedelta = timedelta(0), **settings: float
+) -> tuple[RowStatus, str] | None:
+    row = {"notice": notice, "factAt": NOW - age}
+    return not_worth_sending(row, order, NOW, NotificationSettings(**settings) if settings else SETTINGS)
+
+
+@pytest.mark.parametrize("notice", ["payment_completed", "payment_failed", "refund_processed", "payment_review"])
+def test_a_fresh_fact_is_worth_sending(notice: str) -> None:
+    assert verdict(notice, FAILED) is None
+
+
+@pytest.mark.parametrize("notice", ["payment_completed", "payment_failed", "dispute_opened"])
+def test_a_fact_expires_after_a_day_and_not_before(notice: str) -> None:
+    day = timedelta(hours=24)
+    assert verdict(notice, FAILED, day + timedelta(seconds=1)) == (RowStatus.EXPIRED, "too_old")
+    assert verdict("payment_completed", FAILED, day) is None
+
+
+def test_expiry_comes_before_everything_else() -> None:
+    old = timedelta(hours=25)
+    assert verdict("payment_failed", None, old) == (RowStatus.EXPIRED, "too_old")
+
+
+@pytest.mark.parametrize("notice", ["payment_completed", "payment_failed", "refund_failed"])
+def test_nothing_is_told_about_an_order_that_is_gone(notice: str) -> None:
+    assert verdict(notice, None) == (RowStatus.SKIPPED, "order_deleted")
+
+
+@pytest.mark.parametrize("status", ["completed", "partially_refunded", "refunded"])
+def test_a_failure_is_no_news_once_the_order_is_paid(status: str) -> None:
+    order = {"payment": {"status": status}}
+    assert verdict("payment_failed", order) == (RowStatus.SUPPRESSED, "paid_meanwhile")
+    assert verdict("payment_completed", order) is None
+    assert verdict("refund_failed", order) is None
+
+
+@pytest.mark.parametrize(
+    "order", [{}, {"payment": None}, {"payment": "completed"}, {"payment": {"status": ["completed"]}}, PENDING, FAILED]
+)
+def test_a_failure_is_told_while_the_order_is_not_known_to_be_paid(order: dict[str, Any]) -> None:
+    assert verdict("payment_failed", order) is None
+
+
+def test_a_failure_is_stale_after_two_hours_and_other_facts_are_not() -> None:
+    hours = timedelta(hours=2)
+    assert verdict("payment_failed", FAILED, hours) is None
+    assert verdict("payment_failed", FAILED, hours + timedelta(seconds=1)) == (RowStatus.SUPPRESSED, "stale")
+    assert verdict("payment_completed", FAILED, timedelta(hours=5)) is None
+
+
+def test_both_limits_are_settings() -> None:
+    assert verdict("payment_completed", FAILED, timedelta(seconds=61), expire_after=60) == (
+        RowStatus.EXPIRED,
+        "too_old",
+    )
+    assert verdict("payment_failed", FAILED, timedelta(seconds=11), failed_stale_after=10) == (
+        RowStatus.SUPPRESSED,
+        "stale",
+    )
+
+
+@pytest.mark.parametrize(
+    ("attempts", "middle"), [(0, 5), (1, 5), (2, 10), (3, 20), (7, 320), (8, 640), (9, 900), (12, 900), (2000, 900)]
+)
+def test_the_pause_between_tries_doubles_up_to_a_quarter_of_an_hour(attempts: int, middle: float) -> None:
+    pauses = [retry_delay(min(attempts, 1000)) for _ in range(300)]
+    assert min(pauses) >= middle * (1 - RETRY_JITTER)
+    assert max(pauses) <= middle * (1 + RETRY_JITTER)
+    assert max(pauses) - min(pauses) > middle * RETRY_JITTER, "tries of many rows are spread"
+
+
+def test_the_bounds_of_the_pause() -> None:
+    assert (FIRST_RETRY, LONGEST_RETRY) == (5.0, 900.0)
+
+
+def _matched(stage: Any) -> set[str]:
+    """All field names that a `$match` looks at."""
+    if isinstance(stage, dict):
+        return {name for name in stage if not name.startswith("$")}.union(*map(_matched, stage.values()))
+    return set().union(*map(_matched, stage)) if isinstance(stage, list) else set()
+
+
+def test_the_pipeline_matches_only_facts_that_can_never_change() -> None:
+    match, project = pipeline("orders")
+    assert _matched(match["$match"]) == {"ns.coll", "to.coll", "operationType"}
+    assert set(project) == {"$project"}
+    needed = {"_id", "documentKey", "operationType", "clusterTime", "wallTime", "updateDescription"}
+    assert needed <= set(project["$project"])
+
+
+def test_a_token_is_bound_to_its_pipeline() -> None:
+    assert fingerprint(pipeline("orders")) == fingerprint(pipeline("orders"))
+    assert fingerprint(pipeline("orders")) != fingerprint(pipeline("shop_orders"))
+    assert fingerprint(pipeline("orders")) != fingerprint(pipeline("orders")[:1])
