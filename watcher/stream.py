@@ -161,21 +161,21 @@ class Reader:
     ) -> None:
         """Rows first, then the checkpoint, at most every interval; the last batch is always checkpointed."""
         seq, saved = place.seq, 0.0
-        last: _Read | None = None
-        while True:
+        unsaved: _Read | None = None
+        more = True
+        while more:
             batch, more = await _gather(reads)
             if batch:
                 await self._store([read.change for read in batch if read.change is not None], baseline)
                 crash_point("watcher.rows_inserted")
-                last = batch[-1]
-            if last is not None and (not more or time.monotonic() - saved >= self._interval):
-                seq, saved = seq + 1, time.monotonic()
-                if not await self._keeper.save(epoch, Place(last.token, last.cluster_time, seq, None)):
-                    raise LeadershipLost
-                last = None
-                crash_point("watcher.checkpoint_saved")
-            if not more:
-                return
+                unsaved = batch[-1]
+            if unsaved is None or (more and time.monotonic() - saved < self._interval):
+                continue
+            seq, saved = seq + 1, time.monotonic()
+            if not await self._keeper.save(epoch, Place(unsaved.token, unsaved.cluster_time, seq, None)):
+                raise LeadershipLost
+            unsaved = None
+            crash_point("watcher.checkpoint_saved")
 
     async def _store(self, changes: Sequence[RawDocument], baseline: Baseline) -> None:
         if not changes:

@@ -3,7 +3,7 @@
 Amounts are integers in the currency's smallest unit, times are unix seconds. An entity is built once, as authorised,
 and then shown in another status by `in_status`, so that all events of one payment agree on its id and method details. A
 new kind of event is one entity builder plus one line that names its parts, such as
-`event("refund.processed", at, account_id, refund=refund, payment=payment)`.
+`event("payment.captured", at, account_id, payment=payment)`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Method = Literal["card", "upi", "netbanking", "wallet"]
 PaymentStatus = Literal["authorized", "captured", "failed"]
+RefundStatus = Literal["pending", "processed", "failed"]
 
 METHODS: tuple[Method, ...] = ("card", "upi", "netbanking", "wallet")
 BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -184,9 +185,111 @@ def order_paid(entity: Json, of: Json, created_at: int, account_id: str, *, atte
     return event("order.paid", created_at, account_id, payment=captured, order=paid(of, attempts=attempts))
 
 
+def refund(
+    rng: random.Random,
+    *,
+    payment_id: str,
+    amount: int,
+    created_at: int,
+    currency: str = "INR",
+    notes: Json | None = None,
+) -> Json:
+    """A refund entity in status `pending`; a payment may have several."""
+    return {
+        "id": identifier(rng, "rfnd_"),
+        "entity": "refund",
+        "amount": amount,
+        "currency": currency,
+        "payment_id": payment_id,
+        "notes": notes or [],
+        "receipt": None,
+        "acquirer_data": {"arn": None},
+        "created_at": created_at,
+        "batch_id": None,
+        "status": "pending",
+        "speed_processed": "normal",
+        "speed_requested": "normal",
+    }
+
+
+def after_refunds(entity: Json, total: int) -> Json:
+    """The captured payment as it is shown beside a refund: `refunded` once the total is its whole amount."""
+    whole = total >= entity["amount"]
+    changes = {
+        "status": "refunded" if whole else "captured",
+        "amount_refunded": total,
+        "refund_status": ("full" if whole else "partial") if total else None,
+    }
+    seen: Json = {}
+    for name, value in {**in_status(entity, "captured"), **changes}.items():
+        seen[name] = value
+        if name == "currency":
+            seen["base_amount"] = entity["amount"]
+        if name == "amount_refunded":
+            seen["amount_transferred"] = 0
+    return seen
+
+
+def refund_created(
+    entity: Json,
+    of: Json,
+    created_at: int,
+    account_id: str,
+    *,
+    status: RefundStatus = "pending",
+    others: int = 0,
+    old_shape: bool = False,
+) -> Json:
+    """`refund.created` of the payment `of`; a quick refund says `processed` already.
+
+    In this and the next three, `others` is what the payment's other refunds sum up to, and the old shape has no payment
+    beside the refund.
+    """
+    seen, payment = {**entity, "status": status}, after_refunds(of, others + entity["amount"])
+    return _refund_event("refund.created", created_at, account_id, seen, None if old_shape else payment)
+
+
+def refund_processed(
+    entity: Json, of: Json, created_at: int, account_id: str, *, others: int = 0, old_shape: bool = False
+) -> Json:
+    """`refund.processed`: the money went back."""
+    seen, payment = {**entity, "status": "processed"}, after_refunds(of, others + entity["amount"])
+    return _refund_event("refund.processed", created_at, account_id, seen, None if old_shape else payment)
+
+
+def refund_failed(
+    entity: Json, of: Json, created_at: int, account_id: str, *, others: int = 0, old_shape: bool = False
+) -> Json:
+    """`refund.failed`: the money did not go back, and the payment no longer counts it."""
+    seen, payment = {**entity, "status": "failed"}, after_refunds(of, others)
+    return _refund_event("refund.failed", created_at, account_id, seen, None if old_shape else payment)
+
+
+def refund_speed_changed(
+    entity: Json,
+    of: Json,
+    created_at: int,
+    account_id: str,
+    *,
+    status: RefundStatus = "processed",
+    others: int = 0,
+    old_shape: bool = False,
+) -> Json:
+    """`refund.speed_changed`: asked for at once, done at normal speed."""
+    seen = {**entity, "status": status, "speed_requested": "optimum"}
+    payment = after_refunds(of, others + entity["amount"])
+    return _refund_event("refund.speed_changed", created_at, account_id, seen, None if old_shape else payment)
+
+
 def encode(body: Json) -> bytes:
     """The bytes on the wire: compact UTF-8 JSON, keys as they stand, no trailing newline."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _refund_event(name: str, created_at: int, account_id: str, entity: Json, payment: Json | None) -> Json:
+    if payment is None:
+        return event(name, created_at, account_id, refund=entity)
+    return event(name, created_at, account_id, refund=entity, payment=payment)
 
 
 def _errors(failure: tuple[str | None, ...]) -> Json:

@@ -11,8 +11,10 @@ from scripts.simulator.builders import Json, identifier
 if TYPE_CHECKING:
     import random
 
-Story = Literal["paid", "failed_first", "failed", "late", "authorized_only"]
-FinalStatus = Literal["completed", "failed", "pending"]
+Story = Literal[
+    "paid", "failed_first", "failed", "late", "authorized_only", "partial_refund", "full_refund", "failed_refund"
+]
+FinalStatus = Literal["completed", "partially_refunded", "refunded", "failed", "pending"]
 
 GOODS = (
     ("Filter coffee 500 g", 49900),
@@ -43,6 +45,16 @@ class OrderTruth:
     """Id of the payment that completed it."""
     failed: tuple[str, ...]
     """Ids of the payments that ever failed."""
+    amount_refunded: int = 0
+    refunds_processed: tuple[str, ...] = ()
+    """Ids of the refunds that went through; `refunds_failed` of those that did not."""
+    refunds_failed: tuple[str, ...] = ()
+
+    @property
+    def ledger(self) -> frozenset[str]:
+        """Ids of the ledger entries: a credit for the capture and a debit per refund that went through."""
+        captured = {f"capture:{self.captured}"} if self.captured else set()
+        return frozenset(captured | {f"refund:{refund}" for refund in self.refunds_processed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +131,43 @@ def live(
     at = payment["created_at"] + (40 if story == "late" else 2)
     if story == "authorized_only" or (story != "failed" and rng.random() < authorized):
         bodies.append(builders.payment_authorized(payment, at, account_id))
-    if captures := story in {"paid", "failed_first", "late"}:
+    if captures := story not in {"failed", "authorized_only"}:
         attempts = 2 if story == "failed_first" else 1
         bodies.append(builders.payment_captured(payment, at + 3, account_id))
         bodies.append(builders.order_paid(payment, provider_order, at + 3, account_id, attempts=attempts))
+    refunds = _refunds(rng, story, payment, at + 20)
+    refund_ids, refund_fails = tuple(refund["id"] for refund in refunds), story == "failed_refund"
+    bodies += _refund_events(story, payment, refunds, account_id)
     truth = OrderTruth(
-        status="completed" if captures else "failed" if fails else "pending",
+        status=_REFUNDED.get(story, "completed") if captures else "failed" if fails else "pending",
         captured=payment["id"] if captures else None,
         failed=(loser["id"],) if fails else (),
+        amount_refunded=0 if refund_fails else sum(refund["amount"] for refund in refunds),
+        refunds_processed=() if refund_fails else refund_ids,
+        refunds_failed=refund_ids if refund_fails else (),
     )
     return Life(shop, provider_order, truth, bodies)
+
+
+_REFUNDED: dict[Story, FinalStatus] = {"partial_refund": "partially_refunded", "full_refund": "refunded"}
+
+
+def _refunds(rng: random.Random, story: Story, payment: Json, at: int) -> list[Json]:
+    """The refunds of this story: one of a part, or two that add up to the whole payment."""
+    amount, amounts = payment["amount"], list[int]()
+    if story in {"partial_refund", "failed_refund"}:
+        amounts = [100 * rng.randint(1, amount // 100 - 1)]
+    if story == "full_refund":
+        amounts = [amount // 2, amount - amount // 2]
+    return [builders.refund(rng, payment_id=payment["id"], amount=part, created_at=at) for part in amounts]
+
+
+def _refund_events(story: Story, payment: Json, refunds: list[Json], account_id: str) -> list[Json]:
+    """All are created before the first of them ends."""
+    end = builders.refund_failed if story == "failed_refund" else builders.refund_processed
+    total, created, ended = sum(refund["amount"] for refund in refunds), list[Json](), list[Json]()
+    for refund in refunds:
+        at, before = refund["created_at"], sum(body["payload"]["refund"]["entity"]["amount"] for body in created)
+        created.append(builders.refund_created(refund, payment, at, account_id, others=before))
+        ended.append(end(refund, payment, at + 15, account_id, others=total - refund["amount"]))
+    return created + ended

@@ -82,13 +82,14 @@ class MongoShop:
             await self._orders.insert_many(orders)
 
     async def differing(self, truth: Mapping[str, OrderTruth]) -> list[str]:
-        """Ids of the orders whose status or completing payment is not (yet) what the truth says."""
-        fields = {"payment.status": 1, "payment.razorpayPaymentId": 1}
+        """Ids of the orders whose status, completing payment or refunded amount is not (yet) what the truth says."""
+        fields = {"payment.status": 1, "payment.razorpayPaymentId": 1, "payment.amountRefunded": 1}
         wrong = set(truth)
         async for found in self._orders.find({"_id": {"$in": list(truth)}}, fields):
             expected, payment = truth[found["_id"]], found.get("payment", {})
             as_captured = expected.captured is None or payment.get("razorpayPaymentId") == expected.captured
-            if payment.get("status") == expected.status and as_captured:
+            as_refunded = payment.get("amountRefunded", 0) == expected.amount_refunded
+            if payment.get("status") == expected.status and as_captured and as_refunded:
                 wrong.discard(found["_id"])
         return sorted(wrong)
 

@@ -54,6 +54,12 @@ class TrafficOptions:
     """Orders whose failed payment is authorised and captured later."""
     authorized_only_share: float = 0.04
     """Orders whose payment is authorised and never captured."""
+    partial_refund_share: float = 0.03
+    """Orders of which a part is refunded after the capture."""
+    full_refund_share: float = 0.02
+    """Orders that are refunded wholly, in two parts."""
+    failed_refund_share: float = 0.02
+    """Orders whose refund fails, so that they stay completed."""
     authorized_share: float = 0.9
     """Captured payments whose `payment.authorized` is sent as well."""
     seed: int = 1
@@ -66,10 +72,11 @@ class TrafficOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be planned."""
-        lives = self.failed_share + self.failed_first_share + self.late_share + self.authorized_only_share
+        shares = _shares(self).values()
         if self.current not in self.secrets or (self.old is not None and self.old not in self.secrets):
             raise ValueError("the current and the old label must name one of the secrets")
-        if self.orders < 0 or lives > 1 or min(self.duplicates, self.replays, self.reorder, self.bad_signatures) < 0:
+        least = min(self.duplicates, self.replays, self.reorder, self.bad_signatures, *shares)
+        if self.orders < 0 or sum(shares) > 1 or least < 0:
             raise ValueError(
                 "orders and shares must not be negative, and the lives of orders must not exceed 1 together"
             )
@@ -204,14 +211,22 @@ class _Pace:
             await asyncio.sleep(due - now)
 
 
-def _stories(rng: random.Random, options: TrafficOptions) -> list[Story]:
-    shares: dict[Story, float] = {
+def _shares(options: TrafficOptions) -> dict[Story, float]:
+    """How much of the orders each story is; all others are simply paid."""
+    return {
         "failed_first": options.failed_first_share,
         "failed": options.failed_share,
         "late": options.late_share,
         "authorized_only": options.authorized_only_share,
+        "partial_refund": options.partial_refund_share,
+        "full_refund": options.full_refund_share,
+        "failed_refund": options.failed_refund_share,
     }
-    stories = [story for story, share in shares.items() for _ in range(round(share * options.orders))][: options.orders]
+
+
+def _stories(rng: random.Random, options: TrafficOptions) -> list[Story]:
+    shares = _shares(options).items()
+    stories = [story for story, share in shares for _ in range(round(share * options.orders))][: options.orders]
     stories += ["paid"] * (options.orders - len(stories))
     rng.shuffle(stories)
     return stories

@@ -560,11 +560,15 @@ async def test_an_error_that_ends_the_process_lets_sends_end_as_well(
     await db.notification_log.insert_one(row())
     async with mailbox() as box:
         box.at_data.append(HANG)
-        with pytest.raises(RuntimeError, match="the stream is lost"):
+
+        async def fails_while_sending() -> None:
             async with watcher(make_settings(email=email(box, timeout=10)), asyncio.Event()):
                 await until_arrived(box)
                 asyncio.get_running_loop().call_later(0.3, box.release)
                 raise RuntimeError("the stream is lost")
+
+        with pytest.raises(RuntimeError, match="the stream is lost"):
+            await fails_while_sending()
         sent = await db.notification_log.find_one({"key": KEY})
     assert sent is not None
     assert sent["status"] == "sent"

@@ -248,6 +248,21 @@ async def test_one_payment_on_two_orders_goes_to_review_and_is_credited_once(sho
 
 
 @pytest.mark.asyncio
+async def test_an_order_with_somebody_elses_payment_is_still_completed_by_its_own(shop: Endpoint) -> None:
+    await shop.db.orders.update_one({"_id": "ord1"}, {"$set": {"payment.razorpayPaymentId": PAYMENT}})
+    await shop.db.orders.insert_one(sample.order(2))
+    foreign = sample.payment(2, "captured", id=PAYMENT)
+    await shop.post(sample.event("payment.captured", payment=foreign), "E1")
+    await shop.settled("E1")
+    await shop.post(sample.captured(2, letter="Z"), "E2")
+    row = await shop.settled("E2")
+    payment = (await shop.order(2))["payment"]
+    assert (row["outcome"]["code"], payment["status"]) == ("applied", "completed")
+    assert payment["razorpayPaymentId"] == sample.payment_id(2, "Z")
+    assert await reviews(shop, 2) == [("payment_on_two_orders", PAYMENT, "open")]
+
+
+@pytest.mark.asyncio
 async def test_an_unknown_order_parks_and_is_found_by_the_timer_when_it_comes(shop: Endpoint) -> None:
     assert (await shop.post(sample.captured(2), "E1"))[0] == 200
     parked = await shop.settled("E1", "parked")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, cast
 
 from models.settings import Settings
@@ -106,6 +107,42 @@ def order_paid(number: int, **changes: Any) -> Json:
         "created_at": CREATED - 60,
     }
     return event("order.paid", payment=entity, order=provider_order)
+
+
+def refund_id(number: int, nth: int = 1) -> str:
+    return f"rfnd_Test{number:07d}{nth:03d}"
+
+
+def refund(number: int, status: str = "processed", *, nth: int = 1, letter: str = "A", **changes: Any) -> Json:
+    """The `nth` refund of order `number`'s payment, of its whole amount unless told otherwise."""
+    entity = builders.refund(
+        random.Random(f"{number}{nth}"),
+        payment_id=payment_id(number, letter),
+        amount=AMOUNT,
+        created_at=CREATED + 60,
+    )
+    return {**entity, "id": refund_id(number, nth), "status": status, **changes}
+
+
+_REFUND_STATUS = {"created": "pending", "processed": "processed", "failed": "failed", "speed_changed": "processed"}
+
+
+def refunded(
+    number: int,
+    kind: str = "processed",
+    *,
+    nth: int = 1,
+    letter: str = "A",
+    beside: Mapping[str, Any] | None = MappingProxyType({}),
+    **changes: Any,
+) -> Json:
+    """`refund.<kind>`; keywords replace fields of the refund, `beside` those of the payment (None: the old shape)."""
+    entity = refund(number, **{"status": _REFUND_STATUS[kind], "nth": nth, "letter": letter, **changes})
+    if beside is None:
+        return event(f"refund.{kind}", refund=entity)
+    total = 0 if entity["status"] == "failed" else entity["amount"]
+    snapshot = {**builders.after_refunds(payment(number, letter=letter), total), **beside}
+    return event(f"refund.{kind}", refund=entity, payment=snapshot)
 
 
 def encode(body: Any) -> bytes:

@@ -21,10 +21,14 @@ FAILED: dict[str, Any] = {"payment": {"status": "failed"}}
 
 
 def verdict(
-    notice: str, order: Mapping[str, Any] | None, age: timedelta = timedelta(0), **settings: float
+    notice: str,
+    order: Mapping[str, Any] | None,
+    age: timedelta = timedelta(0),
+    settings: NotificationSettings = SETTINGS,
+    **fields: Any,
 ) -> tuple[RowStatus, str] | None:
-    row = {"notice": notice, "factAt": NOW - age}
-    return not_worth_sending(row, order, NOW, NotificationSettings(**settings) if settings else SETTINGS)
+    row = {"notice": notice, "factAt": NOW - age, "status": RowStatus.PENDING, "attempts": 0, **fields}
+    return not_worth_sending(row, order, NOW, settings)
 
 
 @pytest.mark.parametrize("notice", ["payment_completed", "payment_failed", "refund_processed", "payment_review"])
@@ -72,14 +76,30 @@ def test_a_failure_is_stale_after_two_hours_and_other_facts_are_not() -> None:
 
 
 def test_both_limits_are_settings() -> None:
-    assert verdict("payment_completed", FAILED, timedelta(seconds=61), expire_after=60) == (
-        RowStatus.EXPIRED,
-        "too_old",
-    )
-    assert verdict("payment_failed", FAILED, timedelta(seconds=11), failed_stale_after=10) == (
-        RowStatus.SUPPRESSED,
-        "stale",
-    )
+    short = NotificationSettings(expire_after=60, failed_stale_after=10)
+    assert verdict("payment_completed", FAILED, timedelta(seconds=61), short) == (RowStatus.EXPIRED, "too_old")
+    assert verdict("payment_failed", FAILED, timedelta(seconds=11), short) == (RowStatus.SUPPRESSED, "stale")
+    assert verdict("payment_failed", FAILED, timedelta(seconds=10), short) is None
+
+
+def test_what_may_have_arrived_is_not_sent_more_often_than_allowed() -> None:
+    most = SETTINGS.max_attempts
+    assert verdict("payment_completed", FAILED, status="unknown", attempts=most) == (RowStatus.DEAD, "gave_up")
+    assert verdict("payment_completed", FAILED, status="unknown", attempts=most - 1) is None
+    assert verdict("payment_completed", FAILED, status="retry", attempts=most) is None, "it has certainly not arrived"
+
+
+def test_an_old_paid_order_that_the_shop_saves_again_is_no_news() -> None:
+    def paid(hours: float, *, aware: bool = True) -> dict[str, Any]:
+        at = NOW - timedelta(hours=hours)
+        return {"payment": {"status": "completed", "paidAt": at if aware else at.replace(tzinfo=None)}}
+
+    old = (RowStatus.EXPIRED, "paid_long_ago")
+    assert verdict("payment_completed", paid(25), foreign=True) == old
+    assert verdict("payment_completed", paid(25, aware=False), foreign=True) == old
+    assert verdict("payment_completed", paid(23), foreign=True) is None
+    assert verdict("payment_completed", paid(25), foreign=False) is None
+    assert verdict("payment_completed", {"payment": {"paidAt": "long ago"}}, foreign=True) is None
 
 
 @pytest.mark.parametrize(

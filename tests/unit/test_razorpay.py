@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from models.errors import Unparseable
-from models.facts import Event, PaymentFact
+from models.facts import Event, PaymentFact, RefundFact
 from tests.support import sample
 from webhook.providers import PROVIDERS
 from webhook.providers.razorpay import Razorpay
@@ -229,10 +229,80 @@ def test_payload_keys_with_dots_and_unknown_types_are_kept_as_events() -> None:
     assert event.payload["payload"] == {"payment.downtime": {"entity": {"id": "down_1", "status": "started"}}}
 
 
-def test_a_refund_event_names_refund_and_payment_and_moves_no_payment_yet() -> None:
-    refund = {"id": "rfnd_Test1", "payment_id": sample.payment_id(1), "amount": 100, "status": "processed"}
-    event = parse(sample.event("refund.processed", refund=refund, payment=sample.payment(1)))
-    assert (event.refs.refund_id, event.refs.payment_id, event.payments) == ("rfnd_Test1", sample.payment_id(1), ())
+def test_a_refund_is_read_field_by_field_and_the_payment_beside_it_is_a_fact_too() -> None:
+    event = parse(sample.refunded(1, amount=20_000))
+    assert event.refs.document() == {
+        "orderId": sample.provider_order_id(1),
+        "paymentId": sample.payment_id(1),
+        "refundId": sample.refund_id(1),
+        "paymentLinkId": None,
+        "subscriptionId": None,
+    }
+    assert event.refunds == (
+        RefundFact(
+            id=sample.refund_id(1),
+            payment_id=sample.payment_id(1),
+            status="processed",
+            amount=20_000,
+            currency="INR",
+            created_at=sample.CREATED + 60,
+        ),
+    )
+    (payment,) = event.payments
+    assert (payment.id, payment.captured, payment.amount) == (sample.payment_id(1), True, sample.AMOUNT)
+    assert event.facts == (payment, *event.refunds)
+    assert event.payment_ids == {sample.payment_id(1)}
+
+
+@pytest.mark.parametrize("kind", ["created", "processed", "failed", "speed_changed"])
+@pytest.mark.parametrize("status", ["pending", "processed", "failed"])
+def test_a_refunds_status_is_its_own_whatever_the_event_is_called(kind: str, status: str) -> None:
+    (refund,) = parse(sample.refunded(1, kind, status=status)).refunds
+    assert refund.status == status
+
+
+@pytest.mark.parametrize("status", [None, "", 7, {}])
+def test_a_refund_without_a_status_is_pending(status: object) -> None:
+    (refund,) = parse(sample.refunded(1, "created", status=status)).refunds
+    assert refund.status == "pending"
+
+
+def test_a_refund_of_the_old_shape_names_its_payment_and_no_order() -> None:
+    event = parse(sample.refunded(1, beside=None))
+    assert (event.payments, event.refs.order_id, event.refs.payment_id) == ((), None, sample.payment_id(1))
+    assert event.refs.lane == sample.payment_id(1)
+    assert [refund.id for refund in event.refunds] == [sample.refund_id(1)]
+
+
+@pytest.mark.parametrize(("beside", "captured"), [({}, True), ({"captured": False}, False), ({"captured": "1"}, True)])
+def test_the_payment_beside_a_whole_refund_is_a_capture_if_it_was_captured(
+    beside: dict[str, Any], *, captured: bool
+) -> None:
+    (payment,) = parse(sample.refunded(1, beside=beside)).payments
+    assert (payment.status, payment.captured) == ("refunded", captured)
+
+
+@pytest.mark.parametrize("kind", ["created", "processed", "failed", "speed_changed"])
+@pytest.mark.parametrize("changes", [{"id": None}, {"id": ""}, {"id": 7}, {"payment_id": None}, {"payment_id": "a b"}])
+def test_a_refund_without_its_id_or_its_payments_is_unparseable(kind: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(Unparseable, match="no usable refund"):
+        parse(sample.refunded(1, kind, **changes))
+
+
+@pytest.mark.parametrize(("given", "amount"), [("20000", 20_000), (0, 0), (-1, None), ("200.00", None), (None, None)])
+def test_a_refunds_amount_is_an_integer_or_nothing(given: object, amount: int | None) -> None:
+    (refund,) = parse(sample.refunded(1, amount=given, beside=None)).refunds
+    assert refund.amount == amount
+
+
+def test_an_unusable_payment_beside_a_refund_takes_nothing_from_the_refund() -> None:
+    event = parse(sample.refunded(1, beside={"id": None}))
+    assert (event.payments, len(event.refunds), event.refs.payment_id) == ((), 1, sample.payment_id(1))
+
+
+def test_a_refund_beside_an_event_about_a_payment_is_no_refund() -> None:
+    event = parse(sample.event("payment.captured", payment=sample.payment(1), refund=sample.refund(1)))
+    assert (event.refunds, len(event.payments)) == ((), 1)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,78 @@ def test_single_payment_events_carry_the_status_of_their_name() -> None:
         assert body["payload"]["payment"]["entity"]["status"] == status
 
 
+def a_refund(amount: int = 20_000) -> Json:
+    return builders.refund(
+        random.Random(3), payment_id=a_payment()["id"], amount=amount, created_at=1_767_225_700, notes={"why": "worn"}
+    )
+
+
+REFUND_EVENTS = {
+    "created": builders.refund_created,
+    "processed": builders.refund_processed,
+    "failed": builders.refund_failed,
+    "speed_changed": builders.refund_speed_changed,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "total"),
+    [("created", "pending", 30_000), ("processed", "processed", 30_000), ("failed", "failed", 10_000)],
+)
+def test_a_refund_event_shows_the_refund_and_then_the_payment_with_its_running_total(
+    kind: str, status: str, total: int
+) -> None:
+    refund = a_refund()
+    body = REFUND_EVENTS[kind](refund, a_payment(), 1_767_225_705, ACCOUNT, others=10_000)
+    assert body["event"] == f"refund.{kind}"
+    assert body["contains"] == list(body["payload"]) == ["refund", "payment"]
+    assert body["payload"]["refund"]["entity"] == {**refund, "status": status}
+    seen = body["payload"]["payment"]["entity"]
+    assert seen["id"] == refund["payment_id"] == a_payment()["id"]
+    assert (seen["status"], seen["captured"], seen["fee"]) == ("captured", True, 1178)
+    assert (seen["amount_refunded"], seen["refund_status"]) == (total, "partial")
+
+
+def test_the_payment_beside_a_whole_refund_is_refunded_and_beside_a_failed_one_as_before() -> None:
+    whole = builders.refund_processed(a_refund(39_900), a_payment(), 1, ACCOUNT, others=10_000)
+    seen = whole["payload"]["payment"]["entity"]
+    assert (seen["status"], seen["captured"]) == ("refunded", True)
+    assert (seen["amount_refunded"], seen["refund_status"]) == (49_900, "full")
+    failed = builders.refund_failed(a_refund(49_900), a_payment(), 1, ACCOUNT)
+    seen = failed["payload"]["payment"]["entity"]
+    assert (seen["status"], seen["amount_refunded"], seen["refund_status"]) == ("captured", 0, None)
+
+
+def test_a_refund_may_be_processed_when_it_is_created_and_its_speed_may_change() -> None:
+    created = builders.refund_created(a_refund(), a_payment(), 1, ACCOUNT, status="processed")
+    assert created["payload"]["refund"]["entity"]["status"] == "processed"
+    changed = builders.refund_speed_changed(a_refund(), a_payment(), 1, ACCOUNT)["payload"]["refund"]["entity"]
+    assert (changed["speed_requested"], changed["speed_processed"]) == ("optimum", "normal")
+
+
+@pytest.mark.parametrize("kind", REFUND_EVENTS)
+def test_the_old_shape_of_a_refund_event_has_no_payment(kind: str) -> None:
+    body = REFUND_EVENTS[kind](a_refund(), a_payment(), 1, ACCOUNT, old_shape=True)
+    assert body["contains"] == list(body["payload"]) == ["refund"]
+
+
+PUBLISHED_REFUNDS = sorted(SAMPLES.glob("refund.*.json"))
+
+
+@pytest.mark.skipif(not PUBLISHED_REFUNDS, reason="the published bodies are not beside this checkout")
+@pytest.mark.parametrize("path", PUBLISHED_REFUNDS, ids=lambda path: path.stem)
+def test_our_refund_fields_and_their_order_are_those_of_published_bodies(path: Path) -> None:
+    seen = json.loads(path.read_bytes())
+    kind = seen["event"].removeprefix("refund.")
+    ours = REFUND_EVENTS[kind](a_refund(), a_payment("netbanking"), 1, ACCOUNT)
+    assert ours["contains"] == seen["contains"]
+    for part in ("refund", "payment"):
+        our_part, seen_part = ours["payload"][part]["entity"], seen["payload"][part]["entity"]
+        assert set(our_part) ^ set(seen_part) <= {"reward", "batch_id"}
+        assert [name for name in our_part if name in seen_part] == list(seen_part)
+    assert set(seen["payload"]["refund"]["entity"]["acquirer_data"]) <= {"arn"}
+
+
 def test_the_wire_form_is_compact_without_a_trailing_newline() -> None:
     body = builders.payment_captured(a_payment(), 1, ACCOUNT)
     raw = builders.encode(body)
@@ -308,11 +380,17 @@ def test_two_hundred_orders_give_about_seven_hundred_deliveries(seed: int) -> No
     traffic = plan(options(seed=seed))
     counts = traffic.counts
     assert len(traffic.orders) == len(traffic.truth) == 200
-    assert 680 <= len(traffic.deliveries) <= 720
+    assert 700 <= len(traffic.deliveries) <= 750
     assert counts["duplicate"] == round(0.12 * counts["first"])
     assert counts["replay"] == round(0.03 * counts["first"])
     assert counts["bad_signature"] == round(0.04 * counts["first"])
-    assert Counter(truth.status for truth in traffic.truth.values()) == {"completed": 180, "failed": 12, "pending": 8}
+    assert Counter(truth.status for truth in traffic.truth.values()) == {
+        "completed": 170,
+        "partially_refunded": 6,
+        "refunded": 4,
+        "failed": 12,
+        "pending": 8,
+    }
 
 
 def test_shop_orders_are_pending_with_the_expected_amount() -> None:
@@ -334,14 +412,43 @@ def test_the_truth_follows_from_the_true_events_alone() -> None:
     for order in traffic.orders:
         truth, mine = traffic.truth[order["_id"]], bodies[order["payment"]["razorpayOrderId"]]
         payments = [body["payload"]["payment"]["entity"] for body in mine]
-        captured = {payment["id"] for payment in payments if payment["status"] == "captured"}
+        captured = {payment["id"] for payment in payments if payment["status"] in {"captured", "refunded"}}
         failed = {payment["id"] for payment in payments if payment["status"] == "failed"}
         assert captured == ({truth.captured} if truth.captured else set())
         assert failed == set(truth.failed)
-        assert truth.status == ("completed" if captured else "failed" if failed else "pending")
+        if not truth.amount_refunded:
+            assert truth.status == ("completed" if captured else "failed" if failed else "pending")
         assert {payment["amount"] for payment in payments} == {order["payment"]["amount"]}
         late += bool(captured & failed)
     assert late == 10
+
+
+def test_the_truth_of_refunds_follows_from_the_true_events_alone() -> None:
+    traffic = plan(options())
+    bodies, stories = firsts_by_order(traffic), Counter[str]()
+    for order in traffic.orders:
+        truth, mine = traffic.truth[order["_id"]], bodies[order["payment"]["razorpayOrderId"]]
+        refunds = [body["payload"]["refund"]["entity"] for body in mine if "refund" in body["payload"]]
+        amounts = {refund["id"]: refund["amount"] for refund in refunds if refund["status"] == "processed"}
+        total = sum(amounts.values())
+        assert (set(truth.refunds_processed), truth.amount_refunded) == (set(amounts), total)
+        assert set(truth.refunds_failed) == {refund["id"] for refund in refunds if refund["status"] == "failed"}
+        assert {refund["payment_id"] for refund in refunds} <= {truth.captured}
+        captures = {f"capture:{truth.captured}"} if truth.captured else set()
+        assert truth.ledger == captures | {f"refund:{refund}" for refund in amounts}
+        if total:
+            whole = total == order["payment"]["amount"]
+            assert truth.status == ("refunded" if whole else "partially_refunded")
+            stories[f"{truth.status} by {len(amounts)}"] += 1
+        stories["completed with a failed refund"] += bool(truth.refunds_failed)
+    assert stories == {"refunded by 2": 4, "partially_refunded by 1": 6, "completed with a failed refund": 4}
+
+
+def test_a_refund_may_be_told_before_its_capture() -> None:
+    rank = {"payment.captured": 1, "order.paid": 1, "refund.created": 2, "refund.processed": 3, "refund.failed": 3}
+    traffic = plan(options(reorder=1.0, full_refund_share=0.5))
+    told = [[rank.get(body["event"], 0) for body in bodies] for bodies in firsts_by_order(traffic).values()]
+    assert any(ranks.index(2) < ranks.index(1) for ranks in told if 2 in ranks)
 
 
 def test_copies_are_true_copies_and_forgeries_are_no_true_signatures() -> None:
@@ -387,12 +494,15 @@ def test_reordering_turns_many_orders_around() -> None:
 
 
 def out_of_order(traffic: Traffic) -> int:
-    rank = {"payment.failed": 0, "payment.authorized": 1, "payment.captured": 2, "order.paid": 3}
+    names = ("payment.failed", "payment.authorized", "payment.captured", "order.paid", "refund.created")
+    rank = {name: place for place, name in enumerate(names)} | {"refund.processed": 5, "refund.failed": 5}
     told = ([rank[body["event"]] for body in bodies] for bodies in firsts_by_order(traffic).values())
     return sum(ranks != sorted(ranks) for ranks in told)
 
 
-@pytest.mark.parametrize("changes", [{"current": "none"}, {"old": "none"}, {"failed_share": 0.9}, {"rate": 0}])
+@pytest.mark.parametrize(
+    "changes", [{"current": "none"}, {"old": "none"}, {"failed_share": 0.9}, {"full_refund_share": 0.9}, {"rate": 0}]
+)
 def test_impossible_options_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must"):
         options(**changes)
@@ -410,6 +520,7 @@ class Receiver:
         self.bodies: Counter[bytes] = Counter()
         self.status: dict[str, str] = {}
         self.transitions: Counter[str] = Counter()
+        self.refunds: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.arrived: list[bytes] = []
 
     def expect(self, provider_order_ids: Iterable[str]) -> None:
@@ -424,7 +535,9 @@ class Receiver:
         self.ids.add(delivery.event_id)
         if not known:
             self.bodies[delivery.raw] += 1
-            self.apply(json.loads(delivery.raw)["payload"]["payment"]["entity"])
+            payload = json.loads(delivery.raw)["payload"]
+            self.apply(payload["payment"]["entity"])
+            self.refund(payload.get("refund", {}).get("entity", {}), payload["payment"]["entity"])
         return Answer(200, {"status": "duplicate" if known else "accepted", "eventId": delivery.event_id})
 
     async def abandon(self, delivery: Delivery) -> Answer:
@@ -433,11 +546,19 @@ class Receiver:
 
     def apply(self, payment: Json) -> None:
         order = payment["order_id"]
-        if payment["status"] == "captured":
-            self.transitions[order] += self.status[order] != "completed" or not self.knows_bodies
-            self.status[order] = "completed"
+        if payment["status"] in {"captured", "refunded"}:
+            paid = self.status[order] in {"completed", "partially_refunded", "refunded"}
+            self.transitions[order] += not paid or not self.knows_bodies
+            self.status[order] = self.status[order] if paid else "completed"
         elif payment["status"] == "failed" and (self.lowers or self.status[order] == "pending"):
             self.status[order] = "failed"
+
+    def refund(self, refund: Json, payment: Json) -> None:
+        if refund.get("status") == "processed":
+            refunds = self.refunds[payment["order_id"]]
+            refunds[refund["id"]] = refund["amount"]
+            whole = sum(refunds.values()) >= payment["amount"]
+            self.status[payment["order_id"]] = "refunded" if whole else "partially_refunded"
 
     async def new_order(self) -> OrderUnderTest:
         shop, provider_order = checkout(random.Random(len(self.status)), "PL-1", 1)

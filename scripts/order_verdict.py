@@ -1,0 +1,230 @@
+"""Why an order is paid or not, in one sentence: the first rule that knows the answer gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from models.states import PAID, EventStatus
+from scripts.order_story import Attempt, EventPart, Review, Story, at
+
+Tone = Literal["good", "waiting", "bad", "look"]
+
+_MISFITS = (
+    "amount_mismatch",
+    "currency_mismatch",
+    "amount_unreadable",
+    "expected_amount_missing",
+    "payment_on_two_orders",
+)
+_UNSETTLED = (
+    EventStatus.DEAD,
+    EventStatus.FAILED,
+    EventStatus.PARKED,
+    EventStatus.PROCESSING,
+    EventStatus.RECEIVED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer, and what to do about it (empty: nothing)."""
+
+    code: str
+    tone: Tone
+    sentence: str
+    todo: str = ""
+
+
+def verdict(story: Story) -> Verdict:
+    """Why this order is paid, or why it is not."""
+    return next(_answers(story))
+
+
+def _answers(story: Story) -> Iterator[Verdict]:
+    for rule in _RULES:
+        if (found := rule(story)) is not None:
+            yield found
+    yield Verdict(
+        "nothing_said",
+        "waiting",
+        f"Waiting: {_count(len(story.events), 'event')} arrived for it, but none of them brings money.",
+    )
+
+
+def _unreadable(story: Story) -> Verdict | None:
+    if story.order.readable:
+        return None
+    sentence = "Not paid: the order's `payment` is no document, so nothing can be applied to it."
+    return Verdict("unreadable", "bad", sentence, "Mend `payment` in the shop, then requeue the order's events.")
+
+
+def _paid(story: Story) -> Verdict | None:
+    order = story.order
+    if order.status not in PAID:
+        return None
+    if not order.payment_id or order.paid is None:
+        return Verdict("paid_by_shop", "good", f"The shop itself set it to {order.status}: no payment event did.")
+    means = f" ({order.method})" if order.method else ""
+    sentence = f"Paid by {order.payment_id}{means} on {at(order.paid_at)}: {order.paid}"
+    if order.refunded is not None and order.refunded.amount:
+        sentence += f", of which {order.refunded} was refunded"
+    looks = [review for review in story.reviews if _still_open(review, order.payment_id)]
+    if not looks:
+        return Verdict("paid", "good", f"{sentence}.")
+    reasons = ", ".join(f"{review.reason} of {review.ref} ({review.sum})" for review in looks)
+    return Verdict("paid_with_review", "look", f"{sentence}; but look at {reasons}.", "Fulfil or refund that money.")
+
+
+def _still_open(review: Review, accepted: str) -> bool:
+    """A misfit of the payment that completed the order after all is history."""
+    return review.state == "open" and not (review.ref == accepted and review.reason in _MISFITS)
+
+
+def _foreign(story: Story) -> Verdict | None:
+    order = story.order
+    if order.own_status:
+        return None
+    for review in story.reviews:
+        if review.reason.startswith("paid_after_"):
+            sentence = f"Money came after the shop set the order to {order.status}: {review.ref} paid {review.sum}."
+            return Verdict(review.reason, "look", sentence, "Fulfil the order or refund the payment.")
+    sentence = f"Not paid: the shop itself set the order to {order.status}, which PayLatch leaves alone."
+    return Verdict("shop_status", "look", sentence)
+
+
+def _misfit(story: Story) -> Verdict | None:
+    for review in story.reviews:
+        if review.reason in _MISFITS:
+            sentence = f"Not paid: money came but does not fit: {_difference(review)}."
+            return Verdict(review.reason, "look", sentence, _mend(story, review))
+    return None
+
+
+def _difference(review: Review) -> str:
+    match review.reason:
+        case "expected_amount_missing":
+            return f"{review.ref} paid {review.sum}, but the order does not say what it expects"
+        case "amount_unreadable":
+            return f"the amount of {review.ref} cannot be read, {review.expected} expected"
+        case "payment_on_two_orders":
+            return f"{review.ref} ({review.sum}) completed another order already"
+        case _:
+            return f"{review.expected} expected, {review.sum} paid by {review.ref}"
+
+
+def _mend(story: Story, review: Review) -> str:
+    if review.reason == "payment_on_two_orders":
+        return "Find out which order the payment is meant for."
+    again = _capture_of(story, review.ref)
+    requeue = f"`paylatch events requeue {again.event_id} --force`" if again else "requeue its event with --force"
+    return f"If the order's expectation is wrong, correct it and {requeue}; else refund the payment."
+
+
+def _capture_of(story: Story, payment_id: str) -> EventPart | None:
+    events = (event for event in story.events if any(s.captured and s.ref == payment_id for s in event.says))
+    return next(events, None)
+
+
+def _overwritten(story: Story) -> Verdict | None:
+    """Nothing but a foreign writer takes a credited payment from an order."""
+    for entry in story.ledger:
+        if entry.entry_type == "capture":
+            sentence = (
+                f"Not paid by its status ({story.order.status}), but {entry.sum} of {entry.ref} is booked: "
+                "somebody's code wrote over the order."
+            )
+            event = _capture_of(story, entry.ref)
+            todo = f"`paylatch events requeue {event.event_id} --force` restores it." if event else ""
+            return Verdict("overwritten", "bad", sentence, todo)
+    return None
+
+
+def _stuck(story: Story) -> Verdict | None:
+    """The event that has work left: one that brings money first, then by how bad it is."""
+    stuck = [event for event in story.events if event.status in _UNSETTLED]
+    if not stuck:
+        return None
+    event = min(stuck, key=lambda event: (not event.brings_money, _UNSETTLED.index(EventStatus(event.status))))
+    what = f"event {event.event_id} ({event.event_type})"
+    due = at(event.next_attempt_at)
+    match event.status:
+        case EventStatus.DEAD:
+            todo = f"Mend the cause, then `paylatch events requeue {event.event_id}`."
+            return Verdict("event_dead", "bad", f"Not paid: {what} is {event.result}.", todo)
+        case EventStatus.FAILED:
+            sentence = f"Not paid yet: {what} failed ({event.error or 'no reason kept'}) and is due again at {due}."
+            return Verdict("event_failed", "bad", sentence, f"`paylatch events show {event.event_id}` has the details.")
+        case EventStatus.PARKED:
+            since = at(event.received_at)
+            sentence = f"Not paid yet: {what} is parked since {since} and is due at {due}."
+            return Verdict("event_parked", "waiting", sentence, f"`paylatch events requeue {event.event_id}` looks now.")
+        case _:
+            return Verdict("event_under_way", "waiting", f"Not paid yet: {what} is {event.status}, due at {due}.")
+
+
+def _ignored(story: Story) -> Verdict | None:
+    for event in story.events:
+        if event.status == EventStatus.IGNORED and event.brings_money:
+            sentence = f"Not paid: event {event.event_id} ({event.says[0]}) was {event.result}."
+            todo = f"If it is for this shop after all, `paylatch events requeue {event.event_id}`."
+            return Verdict(f"ignored_{event.outcome}", "look", sentence, todo)
+    return None
+
+
+def _authorised(story: Story) -> Verdict | None:
+    for attempt in story.attempts:
+        if "authorized" in attempt.statuses and not {"failed", "refunded"} & set(attempt.statuses):
+            sentence = f"Not paid yet: {attempt.payment_id} ({attempt.sum}) is authorised, but not captured."
+            return Verdict("authorised", "waiting", sentence, "Capture it in the dashboard if that is not automatic.")
+    return None
+
+
+def _failed(story: Story) -> Verdict | None:
+    failed = [attempt for attempt in story.attempts if "failed" in attempt.statuses]
+    if not failed:
+        return None
+    whys = ", ".join(_failure(attempt) for attempt in failed[-3:])
+    if len(failed) == 1:
+        return Verdict("failed", "waiting", f"Not paid: the only attempt failed: {whys}.")
+    last = "" if len(failed) <= 3 else ", among them"
+    return Verdict("failed", "waiting", f"Not paid: the only attempts, {len(failed)}, failed{last}: {whys}.")
+
+
+def _failure(attempt: Attempt) -> str:
+    return f"{attempt.payment_id} ({attempt.error.replace('_', ' ') or 'no reason given'})"
+
+
+def _unconnected(story: Story) -> Verdict | None:
+    if story.order.provider_order_id or story.events:
+        return None
+    sentence = "Waiting: the order has no `payment.razorpayOrderId`, so no event can be found for it."
+    return Verdict("unconnected", "look", sentence, "Store the provider's order id before checkout.")
+
+
+def _silent(story: Story) -> Verdict | None:
+    if story.events:
+        return None
+    sentence = f"Waiting: no event has arrived for {story.order.provider_order_id}."
+    todo = "If the dashboard shows a payment, check there that the webhook is active and reaches this endpoint."
+    return Verdict("no_event", "waiting", sentence, todo)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_RULES: tuple[Callable[[Story], Verdict | None], ...] = (
+    _unreadable,
+    _paid,
+    _foreign,
+    _misfit,
+    _overwritten,
+    _stuck,
+    _ignored,
+    _authorised,
+    _failed,
+    _unconnected,
+    _silent,
+)
