@@ -23,6 +23,7 @@ from models.telemetry import Telemetry
 from watcher.notices import Notice, moment, notices, shortened
 from watcher.outbox import Outbox
 from watcher.place import Baseline, Place, PlaceKeeper, cluster_time
+from watcher.wake import Waker
 
 MAX_AWAIT_MS = 500
 BATCH = 200
@@ -33,6 +34,7 @@ the server's newest operations, and reading a minute again is harmless."""
 _BAD_TOKEN = frozenset({9, 40647, 40649, 50796, 50811})
 _HISTORY_LOST = frozenset({286, 280, 260, 40585, 10334}) | _BAD_TOKEN
 _UNFIT = {13: "may not read change streams: grant it `changeStream` and `find`", 40573: "is no replica set"}
+_WRITES = frozenset({"insert", "update", "replace"})
 _COLLECTION_GONE = frozenset({"drop", "rename", "dropDatabase", "invalidate"})
 
 
@@ -98,6 +100,7 @@ class Reader:
     ) -> None:
         self._db, self._clock, self._outbox, self._on_rows = db, clock, outbox, on_rows
         self._interval, self._telemetry = checkpoint_interval, telemetry
+        self._waker = Waker(db, clock)
         self._pipeline = pipeline(db.orders.name)
         self._keeper = PlaceKeeper(db, clock, fingerprint(self._pipeline))
         self.last_reply: float | None = None
@@ -186,8 +189,11 @@ class Reader:
         new = await self._outbox.add(owed, baseline.at)
         if new:
             self._on_rows()
+        woken = await self._waker.wake(change for change in changes if change["operationType"] in _WRITES)
         lag = self._clock.now() - moment(changes[-1])
-        self._telemetry.emit("changes.recorded", changes=len(changes), rows=new, lag=max(0.0, lag.total_seconds()))
+        self._telemetry.emit(
+            "changes.recorded", changes=len(changes), rows=new, woken=woken, lag=max(0.0, lag.total_seconds())
+        )
 
     async def _understood(self, change: RawDocument) -> list[Notice]:
         """The change's notices. One that cannot be understood is kept aside and the stream goes on."""

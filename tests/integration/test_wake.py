@@ -1,0 +1,59 @@
+"""Parked events wake when their order appears, well before their timer."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from models.database import Database
+from tests.conftest import SettingsMaker
+from tests.support import sample
+from tests.support.daemon import daemon
+from tests.support.endpoint import Endpoint, endpoint
+from watcher.wake import named_ids
+
+
+async def park(shop: Endpoint, body: Any, event_id: str) -> None:
+    """Parked, and due again by itself in a quarter of an hour only."""
+    await shop.post(body, event_id)
+    await shop.settled(event_id, "parked")
+    later = shop.parts.clock.now() + timedelta(minutes=15)
+    await shop.db.events.update_one({"eventId": event_id}, {"$set": {"nextAttemptAt": later, "parks": 3}})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("write", ["insert", "dotted", "subdocument", "replace"])
+async def test_an_order_that_appears_or_gets_its_id_wakes_its_events(
+    db: Database, make_settings: SettingsMaker, write: str
+) -> None:
+    order, other = sample.order(1), sample.captured(2)
+    settings = make_settings()
+    async with endpoint(settings) as shop, daemon(settings, db):
+        await park(shop, sample.captured(1), "E1")
+        await park(shop, other, "E2")
+        if write == "insert":
+            await db.orders.insert_one(order)
+        else:
+            provider_order = order["payment"].pop("razorpayOrderId")
+            await db.orders.insert_one(order)
+            whole = {**order["payment"], "razorpayOrderId": provider_order}
+            if write == "dotted":
+                await db.orders.update_one({"_id": "ord1"}, {"$set": {"payment.razorpayOrderId": provider_order}})
+            elif write == "subdocument":
+                await db.orders.update_one({"_id": "ord1"}, {"$set": {"payment": whole}})
+            else:
+                await db.orders.replace_one({"_id": "ord1"}, {**order, "payment": whole})
+        row = await shop.settled("E1", "completed")
+        assert (row["attempts"], (await shop.order(1))["payment"]["status"]) == (1, "completed")
+        assert (await shop.event("E2"))["status"] == "parked", "events of other orders sleep on"
+
+
+def test_only_ids_that_a_change_shows_are_named() -> None:
+    fields = {"payment.razorpayPaymentId": "pay_1", "payment.razorpayOrderId": 7, "razorpayOrderIdx": "x", "notes": {}}
+    update = {"operationType": "update", "updateDescription": {"updatedFields": fields}}
+    assert named_ids(update) == (set(), {"pay_1"})
+    born = {"operationType": "insert", "fullDocument": {"payment": {"paymentLinkId": "plink_1", "razorpayOrderId": ""}}}
+    assert named_ids(born) == ({"plink_1"}, set())
+    assert named_ids({"operationType": "insert", "fullDocument": None}) == (set(), set())
