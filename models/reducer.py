@@ -140,7 +140,7 @@ def reduce(
     status_from = payment.get("status", MISSING)
     ours = OrderStatus.PENDING if status_from is MISSING else order_status(status_from)
     status_to = status_from if ours is None else _moved(ours, old.status, new.status)
-    completes = bool(new.accepted) and ours is not None and (ours not in PAID or old.accepted is None)
+    completes = ours is not None and _completes(ours, old, new, after)
     needed = new.reviews | {(ref, reason) for ref, reason in doubts.items() if ref in after.attempts}
     if ours is None:  # each capture that fits, since which of them is the accepted one may change with the next fact
         needed |= {(ref, f"paid_after_{_name(status_from)}") for ref in new.fitting}
@@ -174,6 +174,15 @@ def _known(payment: Mapping[str, Any], facts: tuple[PaymentFact | RefundFact, ..
     joined, overflow = join_payments(attempts, (fact for fact in facts if isinstance(fact, PaymentFact)))
     refunded = join_refunds(refunds, (fact for fact in facts if isinstance(fact, RefundFact)))
     return _Known(attempts, refunds), _Known(joined, refunded), overflow
+
+
+def _completes(ours: OrderStatus, old: _Derived, new: _Derived, after: _Known) -> bool:
+    """Whether the order becomes paid now; one that the shop had paid itself and that is refunded is no news to ship."""
+    if new.accepted is None:
+        return False
+    if ours not in PAID:
+        return True
+    return old.accepted is None and new.accepted["paymentId"] not in {r["paymentId"] for r in after.refunds.values()}
 
 
 def _moved(ours: OrderStatus, old: OrderStatus, new: OrderStatus) -> OrderStatus:

@@ -89,7 +89,7 @@ async def simulate(  # noqa: PLR0913 - each is an option of the command
     url
         The webhook address; anything but this very host is refused without `--allow-remote`.
     orders
-        Orders to live through; about 3.5 deliveries each.
+        Orders to live through; about 3.7 deliveries each.
     duplicates
         Share of events sent twice under their own id.
     replays

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ import pytest
 import pytest_asyncio
 
 from models.database import Database
+from scripts.simulator.sender import Sender
+from scripts.simulator.shop import MongoShop
+from scripts.simulator.traffic import TrafficOptions, plan, run
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.daemon import PAID, daemon, until_read, until_status, until_told
 from tests.support.endpoint import Endpoint, endpoint
 from tests.support.mailbox import QUIET, email, mailbox
+from tests.support.wait import eventually
 
 PAYMENT = sample.payment_id(1)
 OTHER_PAYMENT = sample.payment_id(1, "B")
@@ -95,11 +100,11 @@ async def test_a_whole_refund_is_booked_once_and_moves_the_order(shop: Endpoint)
 async def test_partial_refunds_add_up_and_the_second_never_overwrites_the_total(shop: Endpoint) -> None:
     await tell(shop, sample.captured(1), sample.refunded(1, amount=20_000))
     assert await state(shop) == ("partially_refunded", 20_000)
-    second = {"nth": 2, "amount": 9_900, "beside": {"amount_refunded": 29_900}}
-    assert await processed(shop, sample.refunded(1, **second), "R2") == "completed/applied"
+    second = sample.refunded(1, nth=2, amount=9_900, beside={"amount_refunded": 29_900})
+    assert await processed(shop, second, "R2") == "completed/applied"
     assert await state(shop) == ("partially_refunded", 29_900)
-    third = {"nth": 3, "amount": 20_000, "beside": {"amount_refunded": 49_900, "status": "refunded"}}
-    assert await processed(shop, sample.refunded(1, **third), "R3") == "completed/applied"
+    third = sample.refunded(1, nth=3, amount=20_000, beside={"amount_refunded": 49_900, "status": "refunded"})
+    assert await processed(shop, third, "R3") == "completed/applied"
     assert await state(shop) == ("refunded", sample.AMOUNT)
     assert await ledger(shop.db) == {
         f"capture:{PAYMENT}": sample.AMOUNT,
@@ -321,6 +326,39 @@ async def end(shop: Endpoint, number: int) -> str:
     for name, word in zip(names, ("pay", "rfnd", "order"), strict=True):
         text = text.replace(name, word)
     return text
+
+
+@pytest.mark.asyncio
+async def test_simulated_traffic_with_refunds_out_of_order_ends_in_its_own_truth(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    options = TrafficOptions(
+        secrets={"new": sample.SECRET, "old": sample.OLD_SECRET},
+        current="new",
+        old="old",
+        orders=20,
+        reorder=1.0,
+        partial_refund_share=0.2,
+        full_refund_share=0.2,
+        failed_refund_share=0.2,
+    )
+    traffic, orders = plan(options), MongoShop(db.handle, make_settings().mongodb.collections, random.Random(1))
+    await orders.insert(traffic.orders)
+    moved = [order for order, truth in traffic.truth.items() if truth.status != "pending"]
+    assert await orders.differing(traffic.truth) == sorted(moved)
+    async with endpoint(make_settings()) as shop, Sender(shop.url) as sender:
+        report = await run(traffic, sender)
+        assert (report.unexpected, report.accepted) == ([], traffic.counts["first"])
+
+        async def as_planned() -> bool:
+            unfinished = await db.events.count_documents({"status": {"$ne": "completed"}})
+            return not unfinished and not await orders.differing(traffic.truth)
+
+        await eventually(as_planned, "every order ended as planned")
+    assert set(await ledger(db)) == {entry for truth in traffic.truth.values() for entry in truth.ledger}
+    wrong = next(order for order, truth in traffic.truth.items() if truth.status == "partially_refunded")
+    await db.orders.update_one({"_id": wrong}, {"$inc": {"payment.amountRefunded": 1}})
+    assert await orders.differing(traffic.truth) == [wrong]
 
 
 # --- the customer -----------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def _seen(draw: st.DrawFn, fixed: PaymentFact) -> PaymentFact:
 def deliveries(draw: st.DrawFn) -> tuple[object, Expectation, list[Fact], list[Fact]]:
     """An order's status, its expectation, the facts, and another order of arrival with repetitions."""
     facts, status = draw(snapshots()), draw(st.sampled_from(ORDERS))
-    if status == "refunded":  # by the shop itself; then refunds of the provider are none of this order's news
+    if status in ("completed", "refunded"):  # by the shop itself: whether that is news then depends on the first event
         facts = [fact for fact in facts if isinstance(fact, PaymentFact)]
     again = [*facts, *draw(st.lists(st.sampled_from(facts), max_size=4))]
     for arrival in (facts, again):

@@ -585,3 +585,11 @@ def test_what_is_stored_beside_our_refunds_is_kept_and_what_is_no_list_is_refuse
     assert order.payment["refunds"][0] == "a note of the shop"
     with pytest.raises(OrderUnreadable, match="refunds is not a list"):
         pending(refunds=7).add(CAPTURED)
+
+
+def test_the_refund_of_an_order_that_the_shop_had_paid_itself_ships_nothing() -> None:
+    order = Order(status="completed", razorpayPaymentId="pay_A")
+    order.add(fact("refunded", captured=True), refund("rfnd_1", 49_900))
+    assert (order.status, order.fulfilled) == ("refunded", 0)
+    assert "payment_completed" not in {name for name, _ in order.facts}
+    assert set(order.ledger) == {"capture:pay_A", "refund:rfnd_1"}
