@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from watcher.notices import encoded
 from webhook.orders import expectation
 
 MOST_EVENTS = 500
-_LARGEST = 2**63
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _ID_PATHS = (
     "payment.razorpayOrderId",
     "payment.attempts.paymentId",
@@ -28,6 +29,8 @@ _ID_PATHS = (
 
 async def find(db: Database, wanted: str) -> RawDocument:
     """The one order that is meant. Raises `Refused` when there is none, or more than one."""
+    if not wanted or not wanted.isprintable():
+        raise Refused("that is no id of an order")
     ids = _typed(wanted)
     queries: list[dict[str, Any]] = [{"_id": {"$in": ids}}, {"orderNumber": {"$in": ids}}]
     queries += [{path: wanted} for path in _ID_PATHS]
@@ -48,11 +51,11 @@ def _typed(text: str) -> list[object]:
     kinds = (tag,) if mark and tag in {"str", "int", "oid"} else ("str", "int", "oid")
     bare = rest if len(kinds) == 1 else text
     ids: list[object] = [bare] if "str" in kinds else []
-    if "int" in kinds and bare.isascii() and bare.removeprefix("-").isdigit() and abs(int(bare[:20])) < _LARGEST:
+    if "int" in kinds and _INTEGER.fullmatch(bare):
         ids.append(int(bare))
     if "oid" in kinds and ObjectId.is_valid(bare):
         ids.append(ObjectId(bare))
-    return ids if len(kinds) == 1 else [*ids, text]
+    return ids
 
 
 def _only(found: Sequence[RawDocument], wanted: str) -> RawDocument:

@@ -17,12 +17,13 @@ from models.facts import Event, PaymentFact, RefundFact
 from models.money import parse_amount, parse_currency
 from models.reducer import Expectation
 from models.states import EventStatus, order_status
-from scripts.output import MASK, masked
+from scripts.output import MASK
 from watcher.money import money
 from webhook.payload import read_object
 
 _LONGEST = 200
-_PAYER = ("email", "contact", "vpa", "card")
+_PAYER = ("email", "contact", "vpa")
+_CUSTOMER = ("name", "email", "phone")
 _CARD = ("name", "network", "last4")
 _IGNORED = {
     "unknown_type": "ignored: no event of this type moves an order",
@@ -85,7 +86,7 @@ class OrderPart:
     method: str
     paid_at: datetime | None
     version: object
-    customer: Mapping[str, Any]
+    customer: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Attempt:
     created_at: datetime | None
     method: str
     error: str
-    details: Mapping[str, Any]
+    details: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class EventPart:
     order_id: str = ""
     says: tuple[Said, ...] = ()
     changed: tuple[Fact, ...] = ()
-    payer: Mapping[str, Any] = field(default_factory=dict)
+    payer: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def brings_money(self) -> bool:
@@ -262,8 +263,13 @@ def clean(value: object) -> str:
     return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 event`, `2 events`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def tell(records: Records, parse: Parser, *, reveal: bool = False) -> Story:
-    """Make the story; personal data stays masked unless it is to be revealed."""
+    """Make the story; it holds personal data only when that is to be revealed."""
     stored = records.order.get("payment", {})
     payment: Raw = stored if isinstance(stored, Mapping) else {}
     history = tuple(_fact(entry) for entry in _mappings(records.order.get("history")) if "fact" in entry)
@@ -320,7 +326,7 @@ def _order(records: Records, payment: Raw, *, reveal: bool) -> OrderPart:
         method=clean(payment.get("method")),
         paid_at=moment(payment.get("paidAt")),
         version=order.get("version"),
-        customer=_chosen(_mapping(order.get("shippingAddress")), ("name", "email", "phone"), reveal=reveal),
+        customer=_customer(_mapping(order.get("shippingAddress")), reveal=reveal),
     )
 
 
@@ -338,7 +344,7 @@ def _attempt(entry: Raw, *, reveal: bool) -> Attempt:
         created_at=_unix(entry.get("createdAt")),
         method=clean(entry.get("method")),
         error=clean(error.get("reason") or error.get("code")),
-        details=_chosen(details, tuple(map(str, details)), reveal=reveal),
+        details={clean(name): clean(value) for name, value in details.items() if value} if reveal else {},
     )
 
 
@@ -376,7 +382,7 @@ def _fact(entry: Raw) -> Fact:
 
 
 def _event(row: Raw, parse: Parser, history: Iterable[Fact], *, reveal: bool) -> EventPart:
-    changed = tuple(fact for fact in history if fact.event_id == row["eventId"])
+    changed = tuple(fact for fact in history if fact.event_id == clean(row["eventId"]))
     return EventPart(
         event_id=clean(row["eventId"]),
         event_type=clean(row.get("eventType")),
@@ -395,7 +401,7 @@ def _event(row: Raw, parse: Parser, history: Iterable[Fact], *, reveal: bool) ->
         order_id=clean(_mapping(row.get("refs")).get("orderId")),
         says=said(parse(row)),
         changed=changed,
-        payer=_payer(row, reveal=reveal),
+        payer=_payer(row) if reveal else {},
     )
 
 
@@ -411,31 +417,37 @@ def _result(row: Raw, changed: Sequence[Fact]) -> str:
             return nothing_new if code == "already_applied" else "added details; no new fact"
         case EventStatus.IGNORED:
             return _IGNORED.get(code, f"ignored: {code}")
-        case EventStatus.PARKED:
-            return f"waits for its order since {at(row.get('receivedAt'))}; looks again at {at(row.get('nextAttemptAt'))}"
-        case EventStatus.FAILED:
-            why = clean(row.get("errorDetail")) or clean(row.get("error"))
-            return f"failed ({why}); tried again at {at(row.get('nextAttemptAt'))}"
         case EventStatus.DEAD:
-            return f"dead: {': '.join(word for word in (code, detail) if word)}"
+            return f"dead ({code}): {detail}" if detail else f"dead ({code})"
+        case _:
+            return _unsettled(row)
+
+
+def _unsettled(row: Raw) -> str:
+    """Why the event changed nothing yet, and when it goes on."""
+    due = at(row.get("nextAttemptAt"))
+    match row.get("status"):
+        case EventStatus.PARKED:
+            return f"parked: waits for its order since {at(row.get('receivedAt'))}, looks again at {due}"
+        case EventStatus.FAILED:
+            return f"failed: {clean(row.get('errorDetail')) or clean(row.get('error'))}; tried again at {due}"
         case EventStatus.PROCESSING:
             return "a worker is at it"
         case _:
             return "waits for a worker"
 
 
-def _payer(row: Raw, *, reveal: bool) -> dict[str, Any]:
-    """Who paid, as the body has it."""
+def _payer(row: Raw) -> dict[str, str]:
+    """Who paid, as the body has it: personal data."""
     try:
         payload = _mapping(read_object(bytes(row["rawBody"])).get("payload"))
     except (Unparseable, KeyError, TypeError):
         return {}
     entity = _mapping(_mapping(payload.get("payment")).get("entity"))
-    known: dict[str, Any] = {name: entity[name] for name in _PAYER if entity.get(name)}
-    if "card" in known:
-        card = _mapping(known["card"])
-        known["card"] = " ".join(clean(card.get(name)) for name in _CARD if card.get(name))
-    return {name: clean(value) for name, value in (known if reveal else masked(known)).items()}
+    card = _mapping(entity.get("card"))
+    known = {name: clean(entity.get(name)) for name in _PAYER}
+    known["card"] = " ".join(clean(card[name]) for name in _CARD if card.get(name))
+    return {name: value for name, value in known.items() if value}
 
 
 def _ledger(row: Raw) -> LedgerPart:
@@ -448,7 +460,6 @@ def _fulfilment(row: Raw | None) -> FulfilmentPart | None:
 
 
 def _notification(row: Raw, *, reveal: bool) -> NotificationPart:
-    address = clean(_mapping(row.get("message")).get("address"))
     return NotificationPart(
         notice=clean(row.get("notice")),
         refs=_words(row.get("refs")),
@@ -461,7 +472,7 @@ def _notification(row: Raw, *, reveal: bool) -> NotificationPart:
         next_attempt_at=moment(row.get("nextAttemptAt")),
         sent_at=moment(row.get("sentAt")),
         unknown_at=moment(row.get("unknownAt")),
-        address=address if reveal or not address else MASK,
+        address=clean(_mapping(row.get("message")).get("address")) if reveal else "",
     )
 
 
@@ -509,8 +520,8 @@ def _words(value: object) -> tuple[str, ...]:
     return tuple(clean(word) for word in value) if isinstance(value, list) else ()
 
 
-def _chosen(source: Raw, names: Iterable[str], *, reveal: bool) -> dict[str, Any]:
-    return {name: clean(source[name]) if reveal else MASK for name in names if source.get(name)}
+def _customer(address: Raw, *, reveal: bool) -> dict[str, str]:
+    return {name: clean(address[name]) if reveal else MASK for name in _CUSTOMER if address.get(name)}
 
 
 def _camel(value: Any) -> Any:  # noqa: ANN401 - any part of a story

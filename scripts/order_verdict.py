@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.states import PAID, EventStatus
-from scripts.order_story import Attempt, EventPart, Review, Story, at
+from scripts.order_story import Attempt, EventPart, Review, Story, at, counted
 
 Tone = Literal["good", "waiting", "bad", "look"]
 
@@ -18,6 +18,11 @@ _MISFITS = (
     "expected_amount_missing",
     "payment_on_two_orders",
 )
+_LOOKS = {
+    "duplicate_capture": "The customer paid twice: refund the payment named here.",
+    "refunded_more_than_captured": "Compare the refunds with the dashboard.",
+    "order_keys_disagree": "Find out which order the payment is meant for before you ship.",
+}
 _UNSETTLED = (
     EventStatus.DEAD,
     EventStatus.FAILED,
@@ -49,7 +54,7 @@ def _answers(story: Story) -> Iterator[Verdict]:
     yield Verdict(
         "nothing_said",
         "waiting",
-        f"Waiting: {_count(len(story.events), 'event')} arrived for it, but none of them brings money.",
+        f"Waiting: {counted(len(story.events), 'event')} arrived for it, but none of them brings money.",
     )
 
 
@@ -74,7 +79,8 @@ def _paid(story: Story) -> Verdict | None:
     if not looks:
         return Verdict("paid", "good", f"{sentence}.")
     reasons = ", ".join(f"{review.reason} of {review.ref} ({review.sum})" for review in looks)
-    return Verdict("paid_with_review", "look", f"{sentence}; but look at {reasons}.", "Fulfil or refund that money.")
+    todo = _LOOKS.get(looks[0].reason, "Look the payment up in the dashboard: fulfil or refund.")
+    return Verdict("paid_with_review", "look", f"{sentence}; something else needs a look: {reasons}.", todo)
 
 
 def _still_open(review: Review, accepted: str) -> bool:
@@ -159,7 +165,9 @@ def _stuck(story: Story) -> Verdict | None:
         case EventStatus.PARKED:
             since = at(event.received_at)
             sentence = f"Not paid yet: {what} is parked since {since} and is due at {due}."
-            return Verdict("event_parked", "waiting", sentence, f"`paylatch events requeue {event.event_id}` looks now.")
+            return Verdict(
+                "event_parked", "waiting", sentence, f"`paylatch events requeue {event.event_id}` looks now."
+            )
         case _:
             return Verdict("event_under_way", "waiting", f"Not paid yet: {what} is {event.status}, due at {due}.")
 
@@ -209,10 +217,6 @@ def _silent(story: Story) -> Verdict | None:
     sentence = f"Waiting: no event has arrived for {story.order.provider_order_id}."
     todo = "If the dashboard shows a payment, check there that the webhook is active and reaches this endpoint."
     return Verdict("no_event", "waiting", sentence, todo)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 _RULES: tuple[Callable[[Story], Verdict | None], ...] = (

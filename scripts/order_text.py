@@ -1,0 +1,128 @@
+"""An order's story on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+from scripts.order_story import EventPart, Story, counted
+from scripts.order_verdict import Tone, Verdict
+from scripts.output import print_table
+
+_STYLES: Mapping[Tone, str] = {
+    "good": "bold green",
+    "waiting": "bold yellow",
+    "bad": "bold red",
+    "look": "bold magenta",
+}
+
+
+def print_story(story: Story, verdict: Verdict, console: Console) -> None:
+    """The sentence first, then the order, then what happened in order; times are in UTC."""
+    console.print(Text(verdict.sentence, style=_STYLES[verdict.tone]))
+    if verdict.todo:
+        console.print(Text(verdict.todo))
+    console.print()
+    print_table("order (times are in UTC)", ("field", "value"), order_rows(story), console)
+    if story.attempts:
+        columns = ("payment", "statuses", "amount", "method", "error", "created", "details")
+        rows = [
+            (a.payment_id, ", ".join(a.statuses), a.sum, a.method, a.error, a.created_at, _pairs(a.details))
+            for a in story.attempts
+        ]
+        print_table("payments", columns, rows, console)
+    _print_exceptions(story, console)
+    headings = ("event", "type", "received", "status", "attempts", "duplicates", "says", "what it changed, or why not")
+    print_table(events_title(story), headings, [_event_row(event) for event in story.events], console)
+    if story.other_facts:
+        others = [(fact.event_id or "-", fact.at, fact) for fact in story.other_facts]
+        print_table("facts of events that are not stored here", ("event", "at", "fact"), others, console)
+    _print_effects(story, console)
+
+
+def order_rows(story: Story) -> list[tuple[str, object]]:
+    """What the order expects and where it stands, as far as it is known."""
+    order = story.order
+    rows: list[tuple[str, object]] = [
+        ("order", order.id),
+        ("number", order.number),
+        ("provider's order", order.provider_order_id),
+        ("status", order.status),
+        ("expected", order.expected),
+        ("paid", order.paid),
+        ("refunded", order.refunded),
+        ("payment", order.payment_id),
+        ("method", order.method),
+        ("paid at", order.paid_at),
+        ("customer", _pairs(order.customer)),
+        ("fulfilment", fulfilment(story)),
+    ]
+    return [(name, value) for name, value in rows if value not in (None, "")]
+
+
+def fulfilment(story: Story) -> str:
+    """Whether it may be shipped."""
+    if story.fulfilment is None:
+        return "none: do not ship yet"
+    return f"ship: paid by {story.fulfilment.payment_id}"
+
+
+def events_title(story: Story) -> str:
+    """How many, and whether those are all."""
+    events = counted(len(story.events), "event")
+    return f"the first {events}" if story.more_events else events
+
+
+def remarks(event: EventPart) -> list[str]:
+    """What is odd about an event."""
+    found = [counted(event.duplicates, "duplicate")] if event.duplicates else []
+    found += [f"requeued {event.requeues}×"] if event.requeues else []
+    return [*found, *(flag.replace("_", " ") for flag in event.flags)]
+
+
+def _event_row(event: EventPart) -> tuple[object, ...]:
+    status = f"{event.status} ({event.outcome})" if event.outcome else event.status
+    says = "; ".join([*map(str, event.says), *([_pairs(event.payer)] if event.payer else [])])
+    odd = ", ".join(remarks(event))
+    result = f"{event.result} [last error: {event.error}]" if event.error else event.result
+    return event.event_id, event.event_type, event.received_at, status, event.attempts, odd, says, result
+
+
+def _print_exceptions(story: Story, console: Console) -> None:
+    if story.refunds:
+        refunds = [(refund.refund_id, refund.payment_id, refund.status, refund.sum) for refund in story.refunds]
+        print_table("refunds", ("refund", "payment", "status", "amount"), refunds, console)
+    if story.reviews:
+        reviews = [(review.ref, review.reason, review.state, review.sum, review.expected) for review in story.reviews]
+        print_table("to be looked at", ("payment", "reason", "state", "amount", "expected"), reviews, console)
+    if story.alerts:
+        alerts = [(alert.kind, alert.ref, alert.count, alert.last_at, alert.detail) for alert in story.alerts]
+        print_table("open alerts", ("kind", "ref", "count", "last", "detail"), alerts, console)
+
+
+def _print_effects(story: Story, console: Console) -> None:
+    if story.ledger:
+        booked = [(f"{entry.entry_type}:{entry.ref}", entry.sum, entry.booked_at) for entry in story.ledger]
+        print_table("ledger", ("entry", "amount", "booked"), booked, console)
+    columns = ("notice", "channel", "to", "status", "reason", "attempts", "sent", "unknown since", "address")
+    rows = [
+        (
+            ":".join((row.notice, *row.refs)),
+            row.channel,
+            row.to,
+            row.status,
+            row.reason,
+            row.attempts,
+            row.sent_at,
+            row.unknown_at,
+            row.address,
+        )
+        for row in story.notifications
+    ]
+    print_table(counted(len(rows), "notification"), columns, rows, console)
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in values.items())
