@@ -272,7 +272,8 @@ async def test_half_a_surrogate_pair_is_rejected() -> None:
 async def test_a_refusal_is_for_now_or_for_good_by_its_code(stage: str, code: int, kind: type[SendError]) -> None:
     with serving(Inbox(**{stage: f"{code} no such user priya@example.com"})) as port:
         error = await failure(port)
-    assert type(error) is kind
+    sender_refused = (stage, code) == ("mail", 550)  # a fault of the shop's configuration, not of this mail
+    assert type(error) is (NotSent if sender_refused else kind)
     assert error.reason == f"{'content' if stage == 'data' else stage}_{code}"
     assert "priya" not in repr(error)
 

@@ -311,7 +311,7 @@ async def test_alerts_are_listed_newest_first_with_what_to_do(desk: Desk) -> Non
     ]
     for alert in said.json:
         assert (alert["kind"], alert["count"]) == ("payment_review", 1)
-        assert "paylatch events list --order" in alert["todo"]
+        assert "paylatch orders show PAYMENT" in alert["todo"]
     table = await desk.run("alerts", "list")
     assert table.out.startswith("2 alerts")
     assert "then decide" in table.out

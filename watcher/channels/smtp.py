@@ -115,6 +115,9 @@ class Pool:
         await asyncio.gather(*(_quit(smtp) for smtp in idle))
 
 
+_TOO_LARGE = 552
+
+
 class _Progress:
     """How far a mail has come, and so what a failure means."""
 
@@ -125,7 +128,9 @@ class _Progress:
         reason = f"{self.stage}_{code}" if 100 <= code <= 599 else f"{self.stage}_unreadable"
         if code in _AUTH_CODES or (self.stage == "login" and code >= 500):
             return NotSent("auth_failed")
-        if 400 <= code <= 499 or self.stage in {"connect", "login", "mail"}:  # a refused sender is not the mail's fault
+        if 400 <= code <= 499 or self.stage in {"connect", "login"}:
+            return NotSent(reason)
+        if self.stage == "mail" and code != _TOO_LARGE:  # a refused sender is the configuration's fault, not the mail's
             return NotSent(reason)
         if 500 <= code <= 599:
             return Rejected(reason)
