@@ -55,7 +55,7 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
 
-async def demo(*, orders: int = 200, seed: int = 1) -> int:
+async def demo(*, orders: int = 200, seed: int = 1, rate: float = 20.0) -> int:
     """Run the main job end to end and check that nothing is missing and nothing doubled.
 
     Starts the embedded database, the webhook process, the watcher and a local mail server in a temporary folder, sends
@@ -69,11 +69,13 @@ async def demo(*, orders: int = 200, seed: int = 1) -> int:
         Pending orders; about 3.7 deliveries each.
     seed
         The same seed sends the same traffic.
+    rate
+        Webhooks per second; far more than the embedded database can take only makes a queue.
     """
     console, started = Console(), time.monotonic()
     try:
         async with asyncio.timeout(GIVES_UP_AFTER):
-            result = await _demo(orders, seed)
+            result = await _demo(orders, seed, rate)
     except TimeoutError:
         console.print(f"gave up after {GIVES_UP_AFTER:g} s: the stack did not finish its work in time")
         return 1
@@ -89,9 +91,17 @@ async def demo(*, orders: int = 200, seed: int = 1) -> int:
     return 1 if result.problems else 0
 
 
-async def _demo(orders: int, seed: int) -> Result:
+async def _demo(orders: int, seed: int, rate: float) -> Result:
     mail_port, started_at = free_port(), int(time.time()) - orders // 10 - 120
-    options = TrafficOptions(secrets=SECRETS, current="new", old="old", orders=orders, seed=seed, started_at=started_at)
+    options = TrafficOptions(
+        secrets=SECRETS,
+        current="new",
+        old="old",
+        orders=orders,
+        seed=seed,
+        started_at=started_at,
+        rate=rate,
+    )
     result = Result(plan(options))
     with tempfile.TemporaryDirectory(prefix="paylatch-demo-") as folder, mail_sink(mail_port) as sink:
         async with local_stack(Path(folder), mail_port) as stack:
