@@ -11,6 +11,7 @@ from models.database import Database, database
 from models.indexes import create_indexes
 from models.settings import Settings
 from tests.support import sample
+from tests.support.endpoint import Endpoint, endpoint
 from tests.support.server import configured, server
 
 SettingsMaker = Callable[..., Settings]
@@ -46,3 +47,11 @@ async def db(make_settings: SettingsMaker) -> AsyncIterator[Database]:
         assert not problems
         yield opened
         await opened.client.drop_database(settings.mongodb.database)
+
+
+@pytest_asyncio.fixture
+async def shop(db: Database, make_settings: SettingsMaker) -> AsyncIterator[Endpoint]:
+    """An endpoint and one pending order, `ord1`."""
+    await db.orders.insert_one(sample.order(1))
+    async with endpoint(make_settings()) as running:
+        yield running

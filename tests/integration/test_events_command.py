@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
-import json
 import os
 import pty
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,77 +18,25 @@ from models.database import Database
 from models.settings import Settings
 from tests.conftest import SettingsMaker
 from tests.support import sample
+from tests.support.desk import PAYLATCH, Desk, Said
 from tests.support.endpoint import endpoint
 
-ROOT = Path(__file__).resolve().parents[2]
-PAYLATCH = (str(Path(sys.executable).with_name("paylatch")),)
 OLD_NAME = (sys.executable, "-m", "scripts.requeue_failed")
 MASK = "•••"
 HOUR = timedelta(hours=1)
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@dataclass(frozen=True)
-class Desk:
-    """An operator's place: an empty folder and the two settings that name the database."""
-
-    db: Database
-    settings: Settings
-    folder: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        mine = {name: value for name, value in os.environ.items() if not name.startswith(("PAYLATCH_", "MONGODB_"))}
-        return {
-            **mine,
-            "PAYLATCH_MONGODB__URI": self.settings.mongodb.uri.get_secret_value(),
-            "PAYLATCH_MONGODB__DATABASE": self.settings.mongodb.database,
-            "PYTHONPATH": str(ROOT),
-            "PAYLATCH_MONGODB__SERVER_SELECTION_SECONDS": "2",
-            "COLUMNS": "200",
-        }
+class EventsDesk(Desk):
+    """An operator who only speaks of events."""
 
     async def run(
-        self, *arguments: str, command: tuple[str, ...] = (*PAYLATCH, "events"), stdin: int | None = None
+        self, *arguments: str, command: tuple[str, ...] = (PAYLATCH, "events"), stdin: int | None = None
     ) -> Said:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            *arguments,
-            cwd=self.folder,
-            env=self.environment,
-            stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(60):
-            out, err = await process.communicate()
-        assert process.returncode is not None
-        assert b"Traceback" not in err, err.decode()
-        return Said(process.returncode, out.decode(), err.decode())
-
-    async def event(self, event_id: str) -> dict[str, Any]:
-        row = await self.db.events.find_one({"eventId": event_id})
-        assert row is not None
-        return row
+        return await super().run(*arguments, command=command, stdin=stdin)
 
     async def change(self, event_id: str, **fields: Any) -> None:
         done = await self.db.events.update_one({"eventId": event_id}, {"$set": fields})
         assert done.matched_count == 1
-
-    async def audited(self) -> list[dict[str, Any]]:
-        return await self.db.audit_log.find({}).sort("createdAt", 1).to_list()
 
 
 LEASE = {"token": "a-workers-token", "lsid": None}
@@ -99,7 +44,7 @@ ERROR = {"error": "RuntimeError", "errorDetail": "unexpected RuntimeError"}
 
 
 @pytest_asyncio.fixture
-async def desk(db: Database, make_settings: SettingsMaker, tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(db: Database, make_settings: SettingsMaker, tmp_path: Path) -> AsyncIterator[EventsDesk]:
     """One event in each status, by its name, from an endpoint that has ended."""
     await db.orders.insert_many([sample.order(1), sample.order(2)])
     async with endpoint(make_settings()) as shop:
@@ -117,7 +62,7 @@ async def desk(db: Database, make_settings: SettingsMaker, tmp_path: Path) -> As
             await shop.settled(event_id, "parked")
         await shop.settled("COMPLETED")
         await shop.settled("IGNORED")
-    running = Desk(db, make_settings(), tmp_path)
+    running = EventsDesk(db, make_settings(), tmp_path)
     now = datetime.now(UTC)
     later, earlier = now + HOUR, now - HOUR
     await running.change("PARKED", parks=3, parkedUntil=earlier, nextAttemptAt=later)
@@ -132,7 +77,7 @@ async def desk(db: Database, make_settings: SettingsMaker, tmp_path: Path) -> As
 
 
 @pytest.mark.asyncio
-async def test_list_says_everything_but_the_bodies_as_json(desk: Desk) -> None:
+async def test_list_says_everything_but_the_bodies_as_json(desk: EventsDesk) -> None:
     said = await desk.run("list", "--json")
     assert said.code == 0
     events = {event["eventId"]: event for event in said.json}
@@ -168,13 +113,13 @@ async def test_list_says_everything_but_the_bodies_as_json(desk: Desk) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-async def test_list_filters(desk: Desk, filters: list[str], expected: set[str]) -> None:
+async def test_list_filters(desk: EventsDesk, filters: list[str], expected: set[str]) -> None:
     said = await desk.run("list", "--json", *filters)
     assert {event["eventId"] for event in said.json} == expected
 
 
 @pytest.mark.asyncio
-async def test_list_is_newest_first_and_limited_and_a_table_for_people(desk: Desk) -> None:
+async def test_list_is_newest_first_and_limited_and_a_table_for_people(desk: EventsDesk) -> None:
     newest = [event["eventId"] for event in (await desk.run("list", "--json", "--limit", "3")).json]
     rows = await desk.db.events.find({}, {"eventId": 1}).sort("receivedAt", -1).limit(3).to_list()
     assert newest == [row["eventId"] for row in rows]
@@ -185,7 +130,7 @@ async def test_list_is_newest_first_and_limited_and_a_table_for_people(desk: Des
 
 
 @pytest.mark.asyncio
-async def test_show_masks_personal_data_and_leaves_no_trace(desk: Desk) -> None:
+async def test_show_masks_personal_data_and_leaves_no_trace(desk: EventsDesk) -> None:
     for arguments in (("--json",), ()):
         said = await desk.run("show", "COMPLETED", *arguments)
         assert said.code == 0
@@ -202,7 +147,7 @@ async def test_show_masks_personal_data_and_leaves_no_trace(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_show_reveals_only_when_told_and_the_audit_log_keeps_who_did(desk: Desk) -> None:
+async def test_show_reveals_only_when_told_and_the_audit_log_keeps_who_did(desk: EventsDesk) -> None:
     said = await desk.run("show", "COMPLETED", "--reveal", "--json")
     assert said.json["body"] == sample.captured(1)
     (entry,) = await desk.audited()
@@ -211,13 +156,13 @@ async def test_show_reveals_only_when_told_and_the_audit_log_keeps_who_did(desk:
 
 
 @pytest.mark.asyncio
-async def test_show_keeps_bytes_that_are_no_json_to_itself_unless_told(desk: Desk) -> None:
+async def test_show_keeps_bytes_that_are_no_json_to_itself_unless_told(desk: EventsDesk) -> None:
     assert "asha@example.com" not in (await desk.run("show", "DEAD", "--json")).out
     assert "asha@example.com" in (await desk.run("show", "DEAD", "--reveal", "--json")).out
 
 
 @pytest.mark.asyncio
-async def test_show_of_an_event_that_does_not_exist_is_refused(desk: Desk) -> None:
+async def test_show_of_an_event_that_does_not_exist_is_refused(desk: EventsDesk) -> None:
     said = await desk.run("show", "NOBODY")
     assert (said.code, said.out) == (1, "")
     assert "NOBODY" in said.err
@@ -227,7 +172,7 @@ async def test_show_of_an_event_that_does_not_exist_is_refused(desk: Desk) -> No
 
 
 @pytest.mark.asyncio
-async def test_a_dry_run_says_what_would_be_requeued_and_changes_nothing(desk: Desk) -> None:
+async def test_a_dry_run_says_what_would_be_requeued_and_changes_nothing(desk: EventsDesk) -> None:
     before = await desk.db.events.find({}).sort("_id", 1).to_list()
     said = await desk.run("requeue", "--dry-run", "--json")
     assert said.code == 0
@@ -240,7 +185,7 @@ async def test_a_dry_run_says_what_would_be_requeued_and_changes_nothing(desk: D
 
 
 @pytest.mark.asyncio
-async def test_without_a_filter_all_failed_and_dead_events_are_requeued(desk: Desk) -> None:
+async def test_without_a_filter_all_failed_and_dead_events_are_requeued(desk: EventsDesk) -> None:
     before = {name: await desk.event(name) for name in ("FAILED", "DEAD", "PARKED", "IGNORED", "COMPLETED")}
     said = await desk.run("requeue", "--yes", "--json")
     assert said.code == 0
@@ -260,7 +205,7 @@ async def test_without_a_filter_all_failed_and_dead_events_are_requeued(desk: De
 
 
 @pytest.mark.asyncio
-async def test_what_was_requeued_takes_effect_once(desk: Desk, make_settings: SettingsMaker) -> None:
+async def test_what_was_requeued_takes_effect_once(desk: EventsDesk, make_settings: SettingsMaker) -> None:
     await desk.db.orders.insert_one(sample.order(12))
     assert (await desk.run("requeue", "--yes")).code == 0
     assert (await desk.run("requeue", "COMPLETED", "--force", "--yes")).code == 0
@@ -274,7 +219,7 @@ async def test_what_was_requeued_takes_effect_once(desk: Desk, make_settings: Se
 
 
 @pytest.mark.asyncio
-async def test_a_parked_event_stays_parked_due_now_with_a_new_deadline(desk: Desk) -> None:
+async def test_a_parked_event_stays_parked_due_now_with_a_new_deadline(desk: EventsDesk) -> None:
     said = await desk.run("requeue", "PARKED", "--yes")
     assert said.code == 0
     row = await desk.event("PARKED")
@@ -285,14 +230,14 @@ async def test_a_parked_event_stays_parked_due_now_with_a_new_deadline(desk: Des
 
 
 @pytest.mark.asyncio
-async def test_an_ignored_event_is_evaluated_again(desk: Desk) -> None:
+async def test_an_ignored_event_is_evaluated_again(desk: EventsDesk) -> None:
     assert (await desk.run("requeue", "IGNORED", "--yes")).code == 0
     assert (await desk.event("IGNORED"))["status"] == "received"
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("event_id", ["PROCESSING", "ABANDONED"])
-async def test_an_event_that_is_worked_on_is_refused_even_by_force(desk: Desk, event_id: str) -> None:
+async def test_an_event_that_is_worked_on_is_refused_even_by_force(desk: EventsDesk, event_id: str) -> None:
     before = await desk.event(event_id)
     said = await desk.run("requeue", event_id, "--yes", "--force", "--json")
     assert said.code == 1
@@ -302,7 +247,7 @@ async def test_an_event_that_is_worked_on_is_refused_even_by_force(desk: Desk, e
 
 
 @pytest.mark.asyncio
-async def test_a_completed_event_is_requeued_only_by_force(desk: Desk) -> None:
+async def test_a_completed_event_is_requeued_only_by_force(desk: EventsDesk) -> None:
     before = await desk.event("COMPLETED")
     said = await desk.run("requeue", "COMPLETED", "--yes", "--json")
     assert said.code == 1
@@ -314,7 +259,7 @@ async def test_a_completed_event_is_requeued_only_by_force(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_of_several_ids_the_refused_ones_are_named_and_the_others_requeued(desk: Desk) -> None:
+async def test_of_several_ids_the_refused_ones_are_named_and_the_others_requeued(desk: EventsDesk) -> None:
     said = await desk.run("requeue", "FAILED", "PROCESSING", "COMPLETED", "--yes", "--json")
     assert said.code == 1
     assert (said.json["chosen"], said.json["ready"], said.json["requeued"]) == (3, 1, 1)
@@ -326,7 +271,7 @@ async def test_of_several_ids_the_refused_ones_are_named_and_the_others_requeued
 
 
 @pytest.mark.asyncio
-async def test_an_id_that_does_not_exist_stops_everything(desk: Desk) -> None:
+async def test_an_id_that_does_not_exist_stops_everything(desk: EventsDesk) -> None:
     said = await desk.run("requeue", "FAILED", "NOBODY", "--yes")
     assert said.code == 1
     assert "NOBODY" in said.err
@@ -335,7 +280,7 @@ async def test_an_id_that_does_not_exist_stops_everything(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_filters_choose_and_the_audit_log_keeps_them(desk: Desk) -> None:
+async def test_filters_choose_and_the_audit_log_keeps_them(desk: EventsDesk) -> None:
     said = await desk.run("requeue", "--status", "dead", "--status", "parked", "--error", "waiting", "--yes", "--json")
     assert said.json["requeued"] == 1
     assert (await desk.event("PARKED"))["requeues"] == 1
@@ -347,7 +292,7 @@ async def test_filters_choose_and_the_audit_log_keeps_them(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_second_requeue_counts_on(desk: Desk) -> None:
+async def test_a_second_requeue_counts_on(desk: EventsDesk) -> None:
     for _ in range(2):
         assert (await desk.run("requeue", "RECEIVED", "--yes")).code == 0
     assert (await desk.event("RECEIVED"))["requeues"] == 2
@@ -355,7 +300,7 @@ async def test_a_second_requeue_counts_on(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_without_a_terminal_and_without_yes_nothing_happens(desk: Desk) -> None:
+async def test_without_a_terminal_and_without_yes_nothing_happens(desk: EventsDesk) -> None:
     for arguments in (("--json",), ("FAILED",)):
         said = await desk.run("requeue", *arguments)
         assert said.code == 1
@@ -368,7 +313,7 @@ async def test_without_a_terminal_and_without_yes_nothing_happens(desk: Desk) ->
 @pytest.mark.parametrize(
     ("typed", "code", "status"), [("y\n", 0, "received"), ("n\n", 1, "failed"), ("\n", 1, "failed")]
 )
-async def test_on_a_terminal_it_asks(desk: Desk, typed: str, code: int, status: str) -> None:
+async def test_on_a_terminal_it_asks(desk: EventsDesk, typed: str, code: int, status: str) -> None:
     keyboard, terminal = pty.openpty()
     try:
         os.write(keyboard, typed.encode())
@@ -381,7 +326,7 @@ async def test_on_a_terminal_it_asks(desk: Desk, typed: str, code: int, status: 
 
 
 @pytest.mark.asyncio
-async def test_the_old_name_takes_the_same_options(desk: Desk) -> None:
+async def test_the_old_name_takes_the_same_options(desk: EventsDesk) -> None:
     refused = await desk.run(command=OLD_NAME)
     assert (refused.code, "--yes" in refused.err) == (1, True)
     said = await desk.run("--status", "failed", "--yes", "--json", command=OLD_NAME)
@@ -404,19 +349,21 @@ async def test_the_old_name_takes_the_same_options(desk: Desk) -> None:
     ],
     ids=["an age", "a status", "an option", "an id missing"],
 )
-async def test_a_wrong_argument_is_one_sentence_and_an_exit_code(desk: Desk, arguments: list[str], code: int) -> None:
+async def test_a_wrong_argument_is_one_sentence_and_an_exit_code(
+    desk: EventsDesk, arguments: list[str], code: int
+) -> None:
     said = await desk.run(*arguments)
     assert said.code == code
     assert said.err + said.out
 
 
 @pytest.mark.asyncio
-async def test_a_database_that_does_not_answer_is_exit_code_5_and_no_address_is_shown(desk: Desk) -> None:
+async def test_a_database_that_does_not_answer_is_exit_code_5_and_no_address_is_shown(desk: EventsDesk) -> None:
     nowhere = "mongodb://user:hunter2@127.0.0.1:1/?directConnection=true"
     lost = Settings.model_validate(
         {**desk.settings.model_dump(), "mongodb": {"uri": nowhere, "database": "x"}, "email": {}, "razorpay": {}}
     )
-    said = await Desk(desk.db, lost, desk.folder).run("list")
+    said = await EventsDesk(desk.db, lost, desk.folder).run("list")
     assert said.code == 5
     assert "hunter2" not in said.err + said.out
     assert said.err.startswith("paylatch: ")

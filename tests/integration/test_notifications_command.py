@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,16 @@ import pytest
 from bson import ObjectId
 
 from models.database import Database
+from models.settings import Settings
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.daemon import daemon, record, until_status
+from tests.support.desk import Desk
 from tests.support.mailbox import QUIET, email, mailbox
 
 pytestmark = QUIET
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-COMMAND = "import sys; from scripts.cli import main; main()"
 
 
 def row(number: int, status: str, order_id: Any = None, **changes: Any) -> dict[str, Any]:
@@ -45,30 +44,14 @@ def row(number: int, status: str, order_id: Any = None, **changes: Any) -> dict[
     }
 
 
-async def paylatch(settings: Any, folder: Path, *arguments: str) -> tuple[int, str, str]:
+async def paylatch(db: Database, settings: Settings, folder: Path, *arguments: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of `paylatch notifications <arguments>`."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "PYTHONIOENCODING": "utf-8",
-        "COLUMNS": "240",
-        "PAYLATCH_MONGODB__URI": settings.mongodb.uri.get_secret_value(),
-        "PAYLATCH_MONGODB__DATABASE": settings.mongodb.database,
-    }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", COMMAND, "notifications", *arguments),
-        env=environment,
-        cwd=folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(30):
-        out, err = await process.communicate()
-    return process.returncode or 0, out.decode(), err.decode()
+    said = await Desk(db, settings, folder).run("notifications", *arguments)
+    return said.code, said.out, said.err
 
 
-async def listed(settings: Any, folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    code, out, err = await paylatch(settings, folder, "list", "--json", *arguments)
+async def listed(db: Database, settings: Settings, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    code, out, err = await paylatch(db, settings, folder, "list", "--json", *arguments)
     assert (code, err) == (0, "")
     found: list[dict[str, Any]] = json.loads(out)
     return found
@@ -80,7 +63,7 @@ async def test_the_list_shows_what_became_of_each_notice_and_neither_message_nor
 ) -> None:
     odd = row(2, "dead", reason="rcpt_550", key="order:[bold]\x1b[31m:payment_completed:email:customer")
     await db.notification_log.insert_many([row(1, "sent", sentAt=START), odd])
-    code, out, err = await paylatch(make_settings(), tmp_path, "list")
+    code, out, err = await paylatch(db, make_settings(), tmp_path, "list")
     assert (code, err) == (0, "")
     assert out.startswith("2 notifications")
     first = next(line for line in out.splitlines() if "order:ord1:" in line)
@@ -99,7 +82,7 @@ async def test_the_json_list_is_for_machines(db: Database, make_settings: Settin
     await db.notification_log.insert_many(
         [row(1, "sent", providerMessageId="<m1@example.com>", sentAt=START), row(2, "sending", lease=lease)]
     )
-    sending, sent = await listed(make_settings(), tmp_path)
+    sending, sent = await listed(db, make_settings(), tmp_path)
     assert (sending["status"], sending["orderId"], sending["attempts"]) == ("sending", "ord2", 1)
     assert (sent["providerMessageId"], sent["channel"], sent["to"]) == ("<m1@example.com>", "email", "customer")
     assert datetime.fromisoformat(sent["sentAt"]) == START
@@ -127,7 +110,7 @@ async def test_the_list_is_narrowed_by_status_channel_notice_and_order(
     settings = make_settings()
 
     async def orders(*arguments: str) -> list[str]:
-        return [one["orderId"] for one in await listed(settings, tmp_path, *arguments)]
+        return [one["orderId"] for one in await listed(db, settings, tmp_path, *arguments)]
 
     answers = await asyncio.gather(
         orders("--status", "dead", "--status", "unknown"),
@@ -145,7 +128,7 @@ async def test_the_list_is_narrowed_by_status_channel_notice_and_order(
 async def test_an_unknown_status_is_refused_with_a_reason(
     db: Database, make_settings: SettingsMaker, tmp_path: Path
 ) -> None:
-    code, out, err = await paylatch(make_settings(), tmp_path, "list", "--status", "lost")
+    code, out, err = await paylatch(db, make_settings(), tmp_path, "list", "--status", "lost")
     assert code != 0
     assert "lost" in out + err
     assert "Traceback" not in out + err
@@ -162,7 +145,7 @@ async def test_rows_that_the_watcher_wrote_can_be_listed(
             await record(db, 1)
             for query in ({"channel": "email"}, {"to": "admin"}, {"to": "user"}):
                 await until_status(db, query, "sent")
-    found = await listed(settings, tmp_path, "--order", "ord1")
+    found = await listed(db, settings, tmp_path, "--order", "ord1")
     assert sorted(one["key"] for one in found) == [
         "order:ord1:payment_completed:email:customer",
         "order:ord1:payment_completed:inapp:admin",

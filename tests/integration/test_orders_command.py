@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
-import json
-import os
-import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,62 +13,18 @@ import pytest_asyncio
 from bson import ObjectId
 
 from models.database import Database
-from models.settings import Settings
 from tests.conftest import SettingsMaker
 from tests.support import sample
+from tests.support.desk import Desk
 from tests.support.endpoint import Endpoint, endpoint
 
-PAYLATCH = str(Path(sys.executable).with_name("paylatch"))
-ROOT = Path(__file__).resolve().parents[2]
 OID = ObjectId("65f000000000000000000003")
 HOSTILE = "[red]<script>alert(1)</script>[/red]"
 PERSONAL = ("asha1@example.com", "Asha 1", "asha.nair@example.com", "asha.nair@okbank", "+910000000001", "a***@okbank")
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@dataclass(frozen=True)
-class Desk:
-    """An operator's place: an empty folder and the two settings that name the database."""
-
-    db: Database
-    settings: Settings
-    folder: Path
-
-    async def run(self, *arguments: str) -> Said:
-        mine = {name: value for name, value in os.environ.items() if not name.startswith(("PAYLATCH_", "MONGODB_"))}
-        process = await asyncio.create_subprocess_exec(
-            PAYLATCH,
-            *arguments,
-            cwd=self.folder,
-            env={
-                **mine,
-                "PAYLATCH_MONGODB__URI": self.settings.mongodb.uri.get_secret_value(),
-                "PAYLATCH_MONGODB__DATABASE": self.settings.mongodb.database,
-                "PYTHONPATH": str(ROOT),
-                "PYTHONIOENCODING": "utf-8",
-                "COLUMNS": "200",
-            },
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(60):
-            out, err = await process.communicate()
-        assert process.returncode is not None
-        assert b"Traceback" not in err, err.decode()
-        return Said(process.returncode, out.decode(), err.decode())
+class OrdersDesk(Desk):
+    """An operator who asks about orders."""
 
     async def show(self, order: str, *options: str) -> Any:
         said = await self.run("orders", "show", order, "--json", *options)
@@ -108,7 +59,7 @@ async def _trade(shop: Endpoint) -> None:
 
 
 @pytest_asyncio.fixture
-async def desk(db: Database, make_settings: SettingsMaker, tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(db: Database, make_settings: SettingsMaker, tmp_path: Path) -> AsyncIterator[OrdersDesk]:
     """A shop after some trade, from an endpoint that has ended."""
     third = {**sample.order(3), "_id": OID}
     fourth = {**sample.order(4), "_id": 4, "orderNumber": 4004}
@@ -132,7 +83,7 @@ async def desk(db: Database, make_settings: SettingsMaker, tmp_path: Path) -> As
         **dict.fromkeys(("factAt", "sentAt", "unknownAt", "createdAt", "updatedAt"), now),
     }
     await db.notification_log.insert_one(told)
-    yield Desk(db, make_settings(), tmp_path)
+    yield OrdersDesk(db, make_settings(), tmp_path)
 
 
 # --- show -------------------------------------------------------------------------------------------------------------
@@ -153,12 +104,12 @@ async def desk(db: Database, make_settings: SettingsMaker, tmp_path: Path) -> As
         ("4004", 4),
     ],
 )
-async def test_an_order_is_found_by_every_id_it_has(desk: Desk, wanted: str, order_id: object) -> None:
+async def test_an_order_is_found_by_every_id_it_has(desk: OrdersDesk, wanted: str, order_id: object) -> None:
     assert (await desk.show(wanted))["order"]["id"] == order_id
 
 
 @pytest.mark.asyncio
-async def test_the_story_says_what_each_event_changed_and_who_was_told(desk: Desk) -> None:
+async def test_the_story_says_what_each_event_changed_and_who_was_told(desk: OrdersDesk) -> None:
     story = await desk.show("ord1")
     assert story["why"].startswith(f"Paid by {sample.payment_id(1)} (upi) on 2026-09-21 14:13:20 UTC: ₹499.00")
     assert f"duplicate_capture of {sample.payment_id(1, 'B')}" in story["why"]
@@ -180,7 +131,7 @@ async def test_the_story_says_what_each_event_changed_and_who_was_told(desk: Des
 
 
 @pytest.mark.asyncio
-async def test_the_sentence_comes_first_for_people(desk: Desk) -> None:
+async def test_the_sentence_comes_first_for_people(desk: OrdersDesk) -> None:
     said = await desk.run("orders", "show", "ord2")
     sentence, todo, *_ = said.out.splitlines()
     assert sentence == (
@@ -192,7 +143,7 @@ async def test_the_sentence_comes_first_for_people(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_page_goes_to_a_file_or_to_standard_output(desk: Desk) -> None:
+async def test_a_page_goes_to_a_file_or_to_standard_output(desk: OrdersDesk) -> None:
     said = await desk.run("orders", "show", "ord1", "--html", "story.html")
     assert (said.code, said.out) == (0, "")
     html = (desk.folder / "story.html").read_text("utf-8")
@@ -209,7 +160,7 @@ async def test_a_page_goes_to_a_file_or_to_standard_output(desk: Desk) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("form", [(), ("--json",), ("--html", "-")], ids=["text", "json", "html"])
 async def test_personal_data_is_shown_only_when_told_and_the_audit_log_keeps_who_did(
-    desk: Desk, form: tuple[str, ...]
+    desk: OrdersDesk, form: tuple[str, ...]
 ) -> None:
     hidden = await desk.run("orders", "show", "ord1", *form)
     assert [word for word in PERSONAL if word in hidden.out] == []
@@ -223,7 +174,7 @@ async def test_personal_data_is_shown_only_when_told_and_the_audit_log_keeps_who
 
 
 @pytest.mark.asyncio
-async def test_hostile_data_stays_data(desk: Desk) -> None:
+async def test_hostile_data_stays_data(desk: OrdersDesk) -> None:
     said = await desk.run("orders", "show", HOSTILE)
     assert HOSTILE in said.out
     assert (await desk.show(HOSTILE))["order"]["number"] == HOSTILE
@@ -233,7 +184,7 @@ async def test_hostile_data_stays_data(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_not_found_is_one_sentence_and_exit_1(desk: Desk) -> None:
+async def test_what_is_not_found_is_one_sentence_and_exit_1(desk: OrdersDesk) -> None:
     said = await desk.run("orders", "show", "nobody")
     assert (said.code, said.out, said.err) == (1, "", "paylatch: there is no order nobody\n")
     for wanted in (sample.payment_id(7), sample.provider_order_id(7)):
@@ -242,7 +193,7 @@ async def test_what_is_not_found_is_one_sentence_and_exit_1(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_id_that_fits_two_orders_is_asked_for_again(desk: Desk) -> None:
+async def test_an_id_that_fits_two_orders_is_asked_for_again(desk: OrdersDesk) -> None:
     await desk.db.orders.insert_one({**sample.order(6), "_id": "4"})
     said = await desk.run("orders", "show", "4")
     assert said.code == 1
@@ -253,7 +204,7 @@ async def test_an_id_that_fits_two_orders_is_asked_for_again(desk: Desk) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_payment_whose_event_is_not_applied_yet_leads_to_its_order(desk: Desk) -> None:
+async def test_a_payment_whose_event_is_not_applied_yet_leads_to_its_order(desk: OrdersDesk) -> None:
     await desk.db.orders.insert_one(sample.order(7))
     story = await desk.show(sample.payment_id(7))
     assert (story["order"]["id"], story["code"]) == ("ord7", "event_parked")
@@ -261,7 +212,7 @@ async def test_a_payment_whose_event_is_not_applied_yet_leads_to_its_order(desk:
 
 
 @pytest.mark.asyncio
-async def test_an_order_that_changed_its_provider_order_keeps_its_old_events(desk: Desk) -> None:
+async def test_an_order_that_changed_its_provider_order_keeps_its_old_events(desk: OrdersDesk) -> None:
     await desk.db.orders.update_one(
         {"_id": "ord2"}, {"$set": {"payment.razorpayOrderId": "order_Another", "payment.attempts": []}}
     )
@@ -272,7 +223,7 @@ async def test_an_order_that_changed_its_provider_order_keeps_its_old_events(des
 
 
 @pytest.mark.asyncio
-async def test_money_of_no_order_is_listed_with_where_it_stands(desk: Desk) -> None:
+async def test_money_of_no_order_is_listed_with_where_it_stands(desk: OrdersDesk) -> None:
     said = await desk.run("orders", "unmatched", "--json")
     assert said.code == 0
     found = {each["eventId"]: each for each in said.json}
@@ -290,7 +241,7 @@ async def test_money_of_no_order_is_listed_with_where_it_stands(desk: Desk) -> N
 
 
 @pytest.mark.asyncio
-async def test_money_of_no_order_is_a_table_for_people(desk: Desk) -> None:
+async def test_money_of_no_order_is_a_table_for_people(desk: OrdersDesk) -> None:
     said = await desk.run("orders", "unmatched")
     assert said.out.startswith("3 payments of no order, in 3 events")
     for word in ("PARKED", sample.payment_id(7), "₹499.00", "parked (waiting_for_order)"):
@@ -302,7 +253,7 @@ async def test_money_of_no_order_is_a_table_for_people(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_alerts_are_listed_newest_first_with_what_to_do(desk: Desk) -> None:
+async def test_alerts_are_listed_newest_first_with_what_to_do(desk: OrdersDesk) -> None:
     said = await desk.run("alerts", "list", "--json")
     assert said.code == 0
     assert [alert["ref"] for alert in said.json] == [

@@ -7,13 +7,12 @@ import copy
 import json
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pymongo
 import pytest
-import pytest_asyncio
 from bson import Binary, Decimal128, ObjectId
 from bson.json_util import dumps
 from pymongo.errors import AutoReconnect, OperationFailure
@@ -39,22 +38,6 @@ OUR_PAYMENT_FIELDS = {
     "review",
     "changedAt",
 }
-
-
-@pytest_asyncio.fixture
-async def shop(db: Database, make_settings: SettingsMaker) -> AsyncIterator[Endpoint]:
-    """An endpoint and one pending order, `ord1`."""
-    await db.orders.insert_one(sample.order(1))
-    async with endpoint(make_settings()) as running:
-        yield running
-
-
-async def processed(shop: Endpoint, body: Any, event_id: str) -> str:
-    """Post it, wait for its end; `status/outcome`."""
-    status, said = await shop.post(body, event_id)
-    assert (status, said["status"]) == (200, "accepted")
-    row = await shop.settled(event_id)
-    return f"{row['status']}/{row['outcome']['code']}"
 
 
 def facts(order: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -92,9 +75,9 @@ async def assert_completed_once(shop: Endpoint, number: int) -> None:
 
 @pytest.mark.asyncio
 async def test_captured_then_order_paid_of_one_payment_take_effect_once(shop: Endpoint) -> None:
-    assert await processed(shop, sample.captured(1), "E1") == "completed/applied"
+    assert await shop.processed(sample.captured(1), "E1") == "completed/applied"
     before = await shop.order(1)
-    assert await processed(shop, sample.order_paid(1), "E2") == "completed/already_applied"
+    assert await shop.processed(sample.order_paid(1), "E2") == "completed/already_applied"
     assert await shop.order(1) == before
     assert facts(before) == [("payment_completed", "pending", "completed")]
     assert before["history"][0]["cause"] == {"eventId": "E1", "eventType": "payment.captured", "origin": "webhook"}
@@ -120,8 +103,8 @@ async def test_the_events_of_one_payment_at_the_same_time_take_effect_once(shop:
 
 @pytest.mark.asyncio
 async def test_a_late_authorized_never_undoes_captured(shop: Endpoint) -> None:
-    await processed(shop, sample.captured(1), "E1")
-    assert (await processed(shop, sample.authorized(1), "E2")).startswith("completed/")
+    await shop.processed(sample.captured(1), "E1")
+    assert (await shop.processed(sample.authorized(1), "E2")).startswith("completed/")
     order = await shop.order(1)
     assert order["payment"]["status"] == "completed"
     assert order["payment"]["razorpayPaymentId"] == PAYMENT
@@ -130,7 +113,7 @@ async def test_a_late_authorized_never_undoes_captured(shop: Endpoint) -> None:
 
 @pytest.mark.asyncio
 async def test_authorized_moves_nothing(shop: Endpoint) -> None:
-    assert await processed(shop, sample.authorized(1), "E1") == "completed/applied"
+    assert await shop.processed(sample.authorized(1), "E1") == "completed/applied"
     order = await shop.order(1)
     assert facts(order) == [("payment_authorized", "pending", "pending")]
     assert order["payment"]["status"] == "pending"
@@ -140,9 +123,9 @@ async def test_authorized_moves_nothing(shop: Endpoint) -> None:
 @pytest.mark.asyncio
 async def test_failed_then_captured_completes(shop: Endpoint) -> None:
     """Late authorisation: a failure is not the end for up to three days."""
-    await processed(shop, sample.failed(1), "E1")
+    await shop.processed(sample.failed(1), "E1")
     assert (await shop.order(1))["payment"]["status"] == "failed"
-    await processed(shop, sample.captured(1), "E2")
+    await shop.processed(sample.captured(1), "E2")
     assert facts(await shop.order(1)) == [
         ("payment_failed", "pending", "failed"),
         ("payment_completed", "failed", "completed"),
@@ -152,8 +135,8 @@ async def test_failed_then_captured_completes(shop: Endpoint) -> None:
 
 @pytest.mark.asyncio
 async def test_a_failure_that_is_told_late_leaves_a_completed_order_completed(shop: Endpoint) -> None:
-    await processed(shop, sample.captured(1), "E1")
-    assert await processed(shop, sample.failed(1, letter="B"), "E2") == "completed/applied"
+    await shop.processed(sample.captured(1), "E1")
+    assert await shop.processed(sample.failed(1, letter="B"), "E2") == "completed/applied"
     assert (await shop.order(1))["payment"]["status"] == "completed"
     await assert_completed_once(shop, 1)
 
@@ -161,8 +144,8 @@ async def test_a_failure_that_is_told_late_leaves_a_completed_order_completed(sh
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flag", [True, 1, "1"])
 async def test_a_failed_payment_that_says_captured_never_completes(shop: Endpoint, flag: Any) -> None:
-    await processed(shop, sample.failed(1, captured=flag), "E1")
-    await processed(shop, sample.authorized(1, captured=flag), "E2")
+    await shop.processed(sample.failed(1, captured=flag), "E1")
+    await shop.processed(sample.authorized(1, captured=flag), "E2")
     assert (await shop.order(1))["payment"]["status"] == "failed"
     assert await ledger(shop.db) == []
     assert await shop.db.fulfilments.count_documents({}) == 0
@@ -170,8 +153,8 @@ async def test_a_failed_payment_that_says_captured_never_completes(shop: Endpoin
 
 @pytest.mark.asyncio
 async def test_a_second_captured_payment_is_credited_and_goes_to_review(shop: Endpoint) -> None:
-    await processed(shop, sample.captured(1, letter="B", created_at=sample.CREATED + 60), "E1")
-    await processed(shop, sample.captured(1), "E2")
+    await shop.processed(sample.captured(1, letter="B", created_at=sample.CREATED + 60), "E1")
+    await shop.processed(sample.captured(1), "E2")
     order = await shop.order(1)
     assert order["payment"]["razorpayPaymentId"] == PAYMENT  # the older one, though it was told later
     assert await reviews(shop, 1) == [("duplicate_capture", OTHER_PAYMENT, "open")]
@@ -205,7 +188,7 @@ async def test_a_capture_that_does_not_fit_never_completes_and_is_put_in_review_
     changes: dict[str, Any],
     reason: str,
 ) -> None:
-    assert await processed(shop, sample.captured(1, **changes), "E1") == "completed/applied"
+    assert await shop.processed(sample.captured(1, **changes), "E1") == "completed/applied"
     order = await shop.order(1)
     assert order["payment"]["status"] == "pending"
     assert "razorpayPaymentId" not in order["payment"]
@@ -218,22 +201,22 @@ async def test_a_capture_that_does_not_fit_never_completes_and_is_put_in_review_
     assert [fields["kind"] for name, fields in shop.emitted if name == "alert.raised"] == ["payment_review"]
     assert await shop.db.fulfilments.count_documents({}) == 0
     assert await ledger(shop.db) == ([] if reason == "amount_unreadable" else [f"capture:{PAYMENT}"])
-    await processed(shop, sample.order_paid(1, **changes), "E2")
+    await shop.processed(sample.order_paid(1, **changes), "E2")
     assert len(await reviews(shop, 1)) == 1  # once, however many events tell it
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("amount", [sample.AMOUNT, float(sample.AMOUNT), str(sample.AMOUNT)])
 async def test_an_amount_may_be_written_as_a_whole_number_of_any_type(shop: Endpoint, amount: Any) -> None:
-    await processed(shop, sample.captured(1, amount=amount), "E1")
+    await shop.processed(sample.captured(1, amount=amount), "E1")
     await assert_completed_once(shop, 1)
 
 
 @pytest.mark.asyncio
 async def test_one_payment_on_two_orders_goes_to_review_and_is_credited_once(shop: Endpoint) -> None:
     await shop.db.orders.insert_one(sample.order(2))
-    await processed(shop, sample.captured(1), "E1")
-    assert await processed(shop, sample.captured(2, id=PAYMENT), "E2") == "completed/applied"
+    await shop.processed(sample.captured(1), "E1")
+    assert await shop.processed(sample.captured(2, id=PAYMENT), "E2") == "completed/applied"
     second = await shop.order(2)
     assert second["payment"]["status"] == "pending"
     assert "razorpayPaymentId" not in second["payment"]
@@ -310,7 +293,7 @@ async def test_a_parked_event_whose_order_never_comes_is_dead_after_its_deadline
     ["payment.dispute.created", "payout.processed", "subscription.charged", "payment.unheard_of", "x" * 500, "$where"],
 )
 async def test_an_event_type_that_moves_no_order_is_ignored_but_kept(shop: Endpoint, name: str) -> None:
-    assert await processed(shop, sample.event(name, payment=sample.payment(1)), "E1") == "ignored/unknown_type"
+    assert await shop.processed(sample.event(name, payment=sample.payment(1)), "E1") == "ignored/unknown_type"
     assert (await shop.order(1)) == sample.order(1)
     assert (await shop.event("E1"))["payload"]["event"] == name
 
@@ -322,15 +305,15 @@ async def test_an_event_of_a_foreign_account_is_ignored(db: Database, make_setti
     without = {key: value for key, value in sample.captured(1).items() if key != "account_id"}
     settings = make_settings(razorpay={"account_ids": ("acc_Ours",)})
     async with endpoint(settings) as shop:
-        assert await processed(shop, sample.captured(1), "E1") == "ignored/foreign_account"
-        assert await processed(shop, without, "E2") == "ignored/foreign_account"
-        assert await processed(shop, ours, "E3") == "completed/applied"
+        assert await shop.processed(sample.captured(1), "E1") == "ignored/foreign_account"
+        assert await shop.processed(without, "E2") == "ignored/foreign_account"
+        assert await shop.processed(ours, "E3") == "completed/applied"
         assert (await shop.order(1)) == sample.order(1)
 
 
 @pytest.mark.asyncio
 async def test_a_payment_without_an_order_is_ignored(shop: Endpoint) -> None:
-    assert await processed(shop, sample.captured(1, order_id=None), "E1") == "ignored/no_order_id"
+    assert await shop.processed(sample.captured(1, order_id=None), "E1") == "ignored/no_order_id"
     assert (await shop.order(1)) == sample.order(1)
 
 
@@ -338,7 +321,7 @@ async def test_a_payment_without_an_order_is_ignored(shop: Endpoint) -> None:
 async def test_the_receipt_finds_the_order_of_a_checkout_that_was_opened_twice(shop: Endpoint) -> None:
     body = sample.order_paid(1, order_id="order_SecondCheckout")
     body["payload"]["order"]["entity"]["id"] = "order_SecondCheckout"
-    assert await processed(shop, body, "E1") == "completed/applied"
+    assert await shop.processed(body, "E1") == "completed/applied"
     await assert_completed_once(shop, 1)
     assert (await shop.order(1))["payment"]["razorpayOrderId"] == sample.provider_order_id(1)
 
@@ -348,7 +331,7 @@ async def test_a_receipt_that_names_another_order_than_the_id_does_goes_to_revie
     await shop.db.orders.insert_one(sample.order(2))
     body = sample.order_paid(1)
     body["payload"]["order"]["entity"]["receipt"] = "TEA-2"
-    await processed(shop, body, "E1")
+    await shop.processed(body, "E1")
     assert await reviews(shop, 1) == [("order_keys_disagree", PAYMENT, "open")]
     await alerted(shop.db, "payment_review", f"order_keys_disagree:{PAYMENT}")
     assert (await shop.order(2)) == sample.order(2)
@@ -387,9 +370,9 @@ async def test_the_shops_own_fields_are_never_touched(db: Database, make_setting
     }
     await db.orders.insert_one(copy.deepcopy(mine))
     async with endpoint(make_settings()) as shop:
-        await processed(shop, sample.failed(1, letter="B"), "E1")
-        await processed(shop, sample.captured(1), "E2")
-        await processed(shop, sample.captured(1, letter="C", amount=5), "E3")
+        await shop.processed(sample.failed(1, letter="B"), "E1")
+        await shop.processed(sample.captured(1), "E2")
+        await shop.processed(sample.captured(1, letter="C", amount=5), "E3")
         after = await shop.order(1)
     kept = {key: value for key, value in after.items() if key not in {"payment", "history", "version"}}
     assert kept == {key: value for key, value in mine.items() if key != "payment"}
@@ -411,7 +394,7 @@ async def test_a_payment_for_an_order_in_a_status_of_the_shops_own_is_recorded_a
 ) -> None:
     await db.orders.insert_one(sample.order(1, status=status))
     async with endpoint(make_settings()) as shop:
-        assert await processed(shop, sample.captured(1), "E1") == "completed/applied"
+        assert await shop.processed(sample.captured(1), "E1") == "completed/applied"
         order = await shop.order(1)
         assert order["payment"]["status"] == status
         assert type(order["payment"]["status"]) is type(status)
@@ -419,7 +402,7 @@ async def test_a_payment_for_an_order_in_a_status_of_the_shops_own_is_recorded_a
         await alerted(db, "payment_review", f"paid_after_{word}:{PAYMENT}")
         assert await ledger(db) == [f"capture:{PAYMENT}"]
         assert await db.fulfilments.count_documents({}) == 0
-        assert await processed(shop, sample.order_paid(1), "E2") == "completed/already_applied"
+        assert await shop.processed(sample.order_paid(1), "E2") == "completed/already_applied"
         assert (await alerted(db, "payment_review", f"paid_after_{word}:{PAYMENT}"))["count"] == 1
 
 
@@ -430,9 +413,9 @@ async def test_an_order_that_the_shop_inserted_as_completed_stays_so(
 ) -> None:
     await db.orders.insert_one(sample.order(1, status="completed"))
     async with endpoint(make_settings()) as shop:
-        await processed(shop, sample.failed(1, letter="B"), "E1")
+        await shop.processed(sample.failed(1, letter="B"), "E1")
         assert (await shop.order(1))["payment"]["status"] == "completed"
-        await processed(shop, sample.captured(1), "E2")
+        await shop.processed(sample.captured(1), "E2")
         order = await shop.order(1)
         assert order["payment"]["status"] == "completed"
         assert order["payment"]["razorpayPaymentId"] == PAYMENT
@@ -449,7 +432,7 @@ async def test_a_legacy_order_without_version_status_or_attempts_completes(
     del legacy["payment"]["status"]
     await db.orders.insert_one(legacy)
     async with endpoint(make_settings()) as shop:
-        assert await processed(shop, sample.captured(1), "E1") == "completed/applied"
+        assert await shop.processed(sample.captured(1), "E1") == "completed/applied"
         assert (await shop.order(1))["version"] == 1
         await assert_completed_once(shop, 1)
 
@@ -464,7 +447,7 @@ async def test_the_version_goes_on_from_whatever_is_stored(
     """A missing one counts as 0; a shell writes whole numbers as floats."""
     await db.orders.insert_one({**sample.order(1), "version": version})
     async with endpoint(make_settings()) as shop:
-        assert await processed(shop, sample.captured(1), "E1") == "completed/applied"
+        assert await shop.processed(sample.captured(1), "E1") == "completed/applied"
         assert (await shop.order(1))["version"] == (int(version) + 1 if isinstance(version, int | float) else 1)
         await assert_completed_once(shop, 1)
 
@@ -479,7 +462,7 @@ async def test_an_order_whose_payment_is_no_document_makes_the_event_dead_with_a
     broken = {**sample.order(1), "payment": payment}
     await db.orders.insert_one(copy.deepcopy(broken))
     async with endpoint(make_settings()) as shop:
-        assert await processed(shop, sample.order_paid(1), "E1") == "dead/order_unreadable"  # found by its receipt
+        assert await shop.processed(sample.order_paid(1), "E1") == "dead/order_unreadable"  # found by its receipt
         await alerted(db, "event_dead", "E1")
         assert await shop.order(1) == broken
         mended = {"payment": sample.order(1)["payment"]}
@@ -502,7 +485,7 @@ async def test_an_order_without_payment_at_all_is_found_by_its_receipt_and_put_i
     bare = {key: value for key, value in sample.order(1).items() if key != "payment"}
     await db.orders.insert_one(bare)
     async with endpoint(make_settings()) as shop:
-        assert await processed(shop, sample.order_paid(1), "E1") == "completed/applied"
+        assert await shop.processed(sample.order_paid(1), "E1") == "completed/applied"
         assert await reviews(shop, 1) == [("expected_amount_missing", PAYMENT, "open")]
 
 
@@ -518,7 +501,7 @@ async def test_the_expected_amount_is_read_from_the_shops_own_field_in_rupees(
     await db.orders.insert_one(legacy)
     orders = {"amount_path": "totals.grandTotal", "amount_unit": "major", "currency_path": "totals.currency"}
     async with endpoint(make_settings(orders=orders)) as shop:
-        await processed(shop, sample.captured(1), "E1")
+        await shop.processed(sample.captured(1), "E1")
         await assert_completed_once(shop, 1)
 
 
@@ -533,7 +516,7 @@ async def test_an_expected_amount_that_cannot_be_read_is_a_review_and_no_error(
     del legacy["payment"]["amount"]
     await db.orders.insert_one(legacy)
     async with endpoint(make_settings(orders={"amount_path": "total", "amount_unit": "major"})) as shop:
-        assert await processed(shop, sample.captured(1), "E1") == "completed/applied"
+        assert await shop.processed(sample.captured(1), "E1") == "completed/applied"
         assert await reviews(shop, 1) == [("expected_amount_missing", PAYMENT, "open")]
         assert (await shop.order(1))["payment"]["status"] == "pending"
 
@@ -544,7 +527,7 @@ async def test_nineteen_rupees_ninety_nine_are_1999_paise(db: Database, make_set
     del legacy["payment"]["amount"]
     await db.orders.insert_one(legacy)
     async with endpoint(make_settings(orders={"amount_path": "total", "amount_unit": "major"})) as shop:
-        await processed(shop, sample.captured(1, amount=1999), "E1")
+        await shop.processed(sample.captured(1, amount=1999), "E1")
         await assert_completed_once(shop, 1)
 
 
@@ -633,7 +616,7 @@ async def test_an_event_whose_lease_still_lives_is_left_alone(db: Database, make
         await shop.post(sample.captured(1), "E1")  # not even a redelivery takes it away
         await shop.parts.recovery.run_once()
         await shop.db.orders.insert_one(sample.order(2))
-        await processed(shop, sample.captured(2), "E2")
+        await shop.processed(sample.captured(2), "E2")
         row = await shop.event("E1")
         assert (row["status"], row["lease"]["token"]) == ("processing", "the-token-of-a-dead-worker")
 
@@ -800,7 +783,7 @@ async def test_a_deadline_in_the_middle_of_a_transaction_frees_the_order_at_once
 @pytest.mark.asyncio
 async def test_what_the_provider_wrote_about_an_error_stays_in_the_raw_body(shop: Endpoint) -> None:
     words = "Your card <b>4111</b> was declined by asha@example.com"
-    await processed(shop, sample.failed(1, error_description=words, error_reason="x" * 500), "E1")
+    await shop.processed(sample.failed(1, error_description=words, error_reason="x" * 500), "E1")
     row = await shop.event("E1")
     assert words in bytes(row["rawBody"]).decode()
     assert words not in dumps([await shop.order(1), {**row, "rawBody": None, "payload": None}])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from models.database import Database
 from scripts.simulator.sender import Sender
@@ -30,26 +29,10 @@ SECOND = sample.refund_id(1, 2)
 SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "razorpay-samples"
 
 
-@pytest_asyncio.fixture
-async def shop(db: Database, make_settings: SettingsMaker) -> AsyncIterator[Endpoint]:
-    """An endpoint and one pending order, `ord1`."""
-    await db.orders.insert_one(sample.order(1))
-    async with endpoint(make_settings()) as running:
-        yield running
-
-
-async def processed(shop: Endpoint, body: Any, event_id: str) -> str:
-    """Post it, wait for its end; `status/outcome`."""
-    status, said = await shop.post(body, event_id)
-    assert (status, said["status"]) == (200, "accepted")
-    row = await shop.settled(event_id)
-    return f"{row['status']}/{row['outcome']['code']}"
-
-
 async def tell(shop: Endpoint, *bodies: Any) -> None:
     """Post them one after the other, each when the one before has taken effect."""
     for place, body in enumerate(bodies, start=1):
-        assert (await processed(shop, body, f"E{place}")).startswith("completed/")
+        assert (await shop.processed(body, f"E{place}")).startswith("completed/")
 
 
 async def state(shop: Endpoint, number: int = 1) -> tuple[str, int | None]:
@@ -101,10 +84,10 @@ async def test_partial_refunds_add_up_and_the_second_never_overwrites_the_total(
     await tell(shop, sample.captured(1), sample.refunded(1, amount=20_000))
     assert await state(shop) == ("partially_refunded", 20_000)
     second = sample.refunded(1, nth=2, amount=9_900, beside={"amount_refunded": 29_900})
-    assert await processed(shop, second, "R2") == "completed/applied"
+    assert await shop.processed(second, "R2") == "completed/applied"
     assert await state(shop) == ("partially_refunded", 29_900)
     third = sample.refunded(1, nth=3, amount=20_000, beside={"amount_refunded": 49_900, "status": "refunded"})
-    assert await processed(shop, third, "R3") == "completed/applied"
+    assert await shop.processed(third, "R3") == "completed/applied"
     assert await state(shop) == ("refunded", sample.AMOUNT)
     assert await ledger(shop.db) == {
         f"capture:{PAYMENT}": sample.AMOUNT,
@@ -134,8 +117,8 @@ async def test_a_pending_refund_moves_no_money(shop: Endpoint) -> None:
 async def test_what_counts_is_the_refunds_status_and_not_the_events_name(shop: Endpoint) -> None:
     await tell(shop, sample.captured(1), sample.refunded(1, "created", status="processed"))
     assert await state(shop) == ("refunded", sample.AMOUNT)
-    assert await processed(shop, sample.refunded(1), "E3") == "completed/already_applied"
-    assert await processed(shop, sample.refunded(1, "speed_changed"), "E4") == "completed/already_applied"
+    assert await shop.processed(sample.refunded(1), "E3") == "completed/already_applied"
+    assert await shop.processed(sample.refunded(1, "speed_changed"), "E4") == "completed/already_applied"
     assert await ledger(shop.db) == {f"capture:{PAYMENT}": sample.AMOUNT, f"refund:{REFUND}": sample.AMOUNT}
     assert await facts(shop) == [("payment_completed", PAYMENT), ("refund_processed", REFUND)]
 
@@ -168,12 +151,12 @@ async def test_a_refund_that_fails_after_it_was_processed_gives_back_the_status(
     partial = sample.refunded(1, nth=2, amount=10_000)
     await tell(shop, sample.captured(1), partial, sample.refunded(1, amount=39_900), sample.order_paid(1))
     assert await state(shop) == ("refunded", sample.AMOUNT)
-    assert await processed(shop, sample.refunded(1, "failed", amount=39_900), "R1") == "completed/applied"
+    assert await shop.processed(sample.refunded(1, "failed", amount=39_900), "R1") == "completed/applied"
     assert await state(shop) == ("partially_refunded", 10_000)
-    assert await processed(shop, sample.refunded(1, amount=39_900, speed_processed=None), "R2") == (
+    assert await shop.processed(sample.refunded(1, amount=39_900, speed_processed=None), "R2") == (
         "completed/already_applied"
     )  # told again that it was processed: it has failed since
-    assert await processed(shop, sample.refunded(1, "failed", nth=2, amount=10_000), "R3") == "completed/applied"
+    assert await shop.processed(sample.refunded(1, "failed", nth=2, amount=10_000), "R3") == "completed/applied"
     assert await state(shop) == ("completed", 0)
     assert await ledger(shop.db) == {
         f"capture:{PAYMENT}": sample.AMOUNT,
@@ -194,7 +177,7 @@ async def test_a_refund_before_its_capture_is_a_capture_too_since_it_shows_the_p
     assert await state(shop) == ("partially_refunded", 20_000)
     assert await ledger(shop.db) == {f"capture:{PAYMENT}": sample.AMOUNT, f"refund:{REFUND}": 20_000}
     assert await fulfilments(shop.db) == ["ord1"]
-    assert await processed(shop, sample.captured(1), "E9") == "completed/already_applied"
+    assert await shop.processed(sample.captured(1), "E9") == "completed/already_applied"
     assert await state(shop) == ("partially_refunded", 20_000)
 
 
@@ -202,7 +185,7 @@ async def test_a_refund_before_its_capture_is_a_capture_too_since_it_shows_the_p
 async def test_a_refund_of_the_old_shape_waits_for_the_capture_and_then_applies_by_itself(shop: Endpoint) -> None:
     assert (await shop.post(sample.refunded(1, beside=None, amount=20_000), "E1"))[0] == 200
     assert (await shop.settled("E1", "parked"))["outcome"]["code"] == "waiting_for_order"
-    assert await processed(shop, sample.captured(1), "E2") == "completed/applied"
+    assert await shop.processed(sample.captured(1), "E2") == "completed/applied"
     row = await shop.settled("E1")
     assert (row["status"], row["outcome"]["code"], row["attempts"]) == ("completed", "applied", 1)
     assert await state(shop) == ("partially_refunded", 20_000)
@@ -221,12 +204,12 @@ async def test_a_refund_is_found_by_its_payment_when_it_names_no_order(
 @pytest.mark.asyncio
 async def test_a_refund_of_a_payment_that_was_never_captured_moves_nothing(shop: Endpoint) -> None:
     """The provider gives back by itself what nobody captured in time."""
-    assert await processed(shop, sample.refunded(1, beside={"captured": False}), "E1") == "completed/applied"
+    assert await shop.processed(sample.refunded(1, beside={"captured": False}), "E1") == "completed/applied"
     assert await state(shop) == ("pending", 0)
     assert await ledger(shop.db) == {}
     assert await fulfilments(shop.db) == []
     assert await facts(shop) == [("refund_processed", REFUND)]
-    await processed(shop, sample.captured(1, letter="B"), "E2")  # the customer tried again
+    await shop.processed(sample.captured(1, letter="B"), "E2")  # the customer tried again
     assert await state(shop) == ("completed", 0)
     assert await ledger(shop.db) == {f"capture:{OTHER_PAYMENT}": sample.AMOUNT}
 
@@ -236,7 +219,7 @@ async def test_the_refund_of_a_second_payment_leaves_the_order_paid(shop: Endpoi
     later = {"letter": "B", "created_at": sample.CREATED + 60}
     await tell(shop, sample.captured(1), sample.captured(1, **later))
     refund = sample.refunded(1, letter="B", beside={"created_at": sample.CREATED + 60})
-    assert await processed(shop, refund, "R1") == "completed/applied"
+    assert await shop.processed(refund, "R1") == "completed/applied"
     assert await state(shop) == ("completed", 0)
     assert await ledger(shop.db) == {
         f"capture:{PAYMENT}": sample.AMOUNT,
@@ -291,10 +274,10 @@ async def test_one_refunds_events_end_the_same_in_every_order_and_any_number_of_
             }
             await db.orders.insert_one(sample.order(number))
             for name in arrival:
-                await processed(shop, bodies[name], f"{number}-{name}")
+                await shop.processed(bodies[name], f"{number}-{name}")
             for name in arrival[::-1]:
                 assert (await shop.post(bodies[name], f"{number}-{name}"))[1]["status"] == "duplicate"
-                outcome = await processed(shop, again(bodies[name]), f"{number}-{name}-again")
+                outcome = await shop.processed(again(bodies[name]), f"{number}-{name}-again")
                 assert outcome.startswith("completed/")
             assert await fulfilments(db) == [f"ord{told}" for told in range(1, number + 1)]
             ends.add(await end(shop, number))
@@ -372,7 +355,7 @@ async def test_the_customer_is_told_of_a_refund_once_by_mail(db: Database, make_
         bodies = [sample.captured(1), sample.refunded(1, "created", amount=20_000), sample.refunded(1, amount=20_000)]
         await tell(shop, *bodies)
         assert (await shop.post(bodies[-1], "another-id"))[1]["status"] == "duplicate"
-        await processed(shop, again(bodies[-1]), "told-again")
+        await shop.processed(again(bodies[-1]), "told-again")
         await until_told(db, "ord1", *PAID, "refund_processed:email:customer", "refund_processed:inapp:admin")
         key = f"order:ord1:refund_processed:{REFUND}:email:customer"
         sent = await until_status(db, {"key": key}, "sent")

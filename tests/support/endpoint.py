@@ -64,6 +64,13 @@ class Endpoint:
         assert row is not None
         return row
 
+    async def processed(self, body: Any, event_id: str) -> str:
+        """Post it, wait for its end; `status/outcome`."""
+        status, said = await self.post(body, event_id)
+        assert (status, said["status"]) == (200, "accepted")
+        row = await self.settled(event_id)
+        return f"{row['status']}/{row['outcome']['code']}"
+
     async def order(self, number: int) -> dict[str, Any]:
         found = await self.db.orders.find_one({"_id": f"ord{number}"})
         assert found is not None
