@@ -36,6 +36,8 @@ Collection = AsyncCollection[RawDocument]
 
 DURABLE = WriteConcern("majority", j=True)
 """Rule 1: nothing is acknowledged before a majority has it in its journal."""
+DUPLICATE_KEY = 11000
+"""The server's code for a write that a unique index forbids."""
 ADMISSION_TIMEOUT = 2.5
 
 

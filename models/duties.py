@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from models.backoff import jittered
 from models.telemetry import Telemetry
 
 JITTER = 0.1
@@ -68,9 +68,8 @@ async def _repeat(repeated: Repeated, telemetry: Telemetry, stop: asyncio.Event)
 
 async def _pause(seconds: float, *events: asyncio.Event) -> None:
     """Until the time (with jitter) is over or one of the events is set."""
-    jittered = seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - spreads load, guards nothing
     waits = [asyncio.create_task(event.wait()) for event in events]
-    await asyncio.wait(waits, timeout=jittered, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(waits, timeout=jittered(seconds, JITTER), return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
 

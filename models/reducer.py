@@ -145,11 +145,7 @@ def reduce(
     if ours is None:  # each capture that fits, since which of them is the accepted one may change with the next fact
         needed |= {(ref, f"paid_after_{_name(status_from)}") for ref in new.fitting}
     reviews = _new_reviews(payment, after.attempts, needed, expected)
-    wanted = _lists(payment, after, reviews) | _acceptance(payment, new.accepted, now)
-    if after.refunds:
-        wanted["amountRefunded"] = new.refunded
-    if overflow:
-        wanted["attemptsOverflow"] = payment.get("attemptsOverflow", 0) + overflow
+    wanted = _lists(payment, after, reviews) | _sums(payment, after, new, overflow) | _acceptance(payment, new, now)
     if ours is not None and status_to != status_from:
         wanted["status"] = str(status_to)
     changes = {f"payment.{name}": value for name, value in wanted.items() if payment.get(name) != value}
@@ -296,8 +292,15 @@ def _name(status: object) -> str:
     return text if _FOREIGN_NAME.fullmatch(text) else "other"
 
 
-def _acceptance(payment: Mapping[str, Any], accepted: Entry | None, now: datetime) -> dict[str, Any]:
+def _sums(payment: Mapping[str, Any], known: _Known, derived: _Derived, overflow: int) -> dict[str, Any]:
+    """What is refunded of the accepted payment, and how many failed attempts were only counted."""
+    sums = {"amountRefunded": derived.refunded} if known.refunds else {}
+    return {**sums, "attemptsOverflow": payment.get("attemptsOverflow", 0) + overflow} if overflow else sums
+
+
+def _acceptance(payment: Mapping[str, Any], derived: _Derived, now: datetime) -> dict[str, Any]:
     """What the order says of the payment that completed it."""
+    accepted = derived.accepted
     if accepted is None:
         return {}
     return {

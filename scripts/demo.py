@@ -21,7 +21,6 @@ from rich.table import Table
 
 from models.database import Database, database
 from models.errors import PayLatchError
-from models.settings import CollectionNames
 from models.states import EventStatus, RowStatus
 from scripts.embedded import free_port
 from scripts.simulator.checkout import OrderTruth
@@ -118,7 +117,7 @@ async def _demo(orders: int, seed: int, rate: float) -> Result:
 
 async def _play(result: Result, db: Database, url: str) -> None:
     """Insert the orders, send everything, and wait until nobody has work left; with live progress."""
-    shop = MongoShop(db.handle, CollectionNames(), _ids())
+    shop = MongoShop(db, _ids())
     columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=Console(stderr=True))
     total, deliveries = len(result.traffic.orders), result.traffic.deliveries

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from models.database import database
 from models.duties import stop_signals
-from models.settings import CollectionNames
 from scripts.embedded import free_port
 from scripts.simulator.builders import encode, identifier, payment_captured
 from scripts.simulator.checkout import attempt, checkout
@@ -78,7 +77,7 @@ async def _curl(stack: Stack, serve: Daemon) -> str:
     rng = random.Random()  # noqa: S311 - ids of one order, no secrets
     shop_order, provider_order = checkout(rng, "RUN-1", int(time.time()))
     async with database(settings_of(stack.environment)) as db:
-        await MongoShop(db.handle, CollectionNames(), rng).insert([shop_order])
+        await MongoShop(db, rng).insert([shop_order])
     payment = attempt(rng, shop_order, provider_order, int(time.time()))
     raw = encode(payment_captured(payment, int(time.time()), identifier(rng, "acc_")))
     sent = headers(identifier(rng), sign(SECRETS["new"], raw))

@@ -15,22 +15,21 @@ from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from pymongo import AsyncMongoClient
-from pymongo.errors import BulkWriteError, ConfigurationError, PyMongoError
+from pymongo.errors import BulkWriteError, PyMongoError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from models.database import DUPLICATE_KEY, database
 from models.errors import PayLatchError, Refused, SettingsError, Unavailable
 from models.settings import Settings, load_settings, require_webhook_secrets
 from scripts.simulator.attacks import AttackResult, Target, run_attacks
-from scripts.simulator.builders import Json, identifier
+from scripts.simulator.builders import identifier
 from scripts.simulator.sender import Sender, is_loopback
 from scripts.simulator.shop import MongoShop
 from scripts.simulator.traffic import Report, Traffic, TrafficOptions, plan, run
 
 POLL = 0.2
-DUPLICATE_KEY = 11000
 
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
 Count = Annotated[int, Parameter(validator=Number(gte=0))]
@@ -150,23 +149,14 @@ async def simulate(  # noqa: PLR0913 - each is an option of the command
 async def _carry_out(trial: Trial, settings: Settings, *, quiet: bool) -> Outcome:
     await _reach(trial.url)
     try:
-        async with _client(settings) as client, Sender(trial.url) as sender:
-            database = client[settings.mongodb.database]
-            shop = MongoShop(database, settings.mongodb.collections, random.Random())  # noqa: S311 - fresh ids, no secrets
+        async with database(settings) as db, Sender(trial.url) as sender:
+            shop = MongoShop(db, random.Random())  # noqa: S311 - fresh ids, no secrets
             return await _send(trial, shop, sender, quiet=quiet)
     except PyMongoError as error:  # its text may quote documents
         raise Unavailable(
             f"the database of PAYLATCH_MONGODB__URI cannot be used ({type(error).__name__}): is it running, and is it "
             "the one the webhook process uses?"
         ) from None
-
-
-def _client(settings: Settings) -> AsyncMongoClient[Json]:
-    patience = int(settings.mongodb.server_selection_seconds * 1000)
-    try:
-        return AsyncMongoClient(settings.mongodb.uri.get_secret_value(), serverSelectionTimeoutMS=patience)
-    except (ConfigurationError, ValueError) as error:  # its text may quote the password
-        raise SettingsError(f"PAYLATCH_MONGODB__URI is not a MongoDB address ({type(error).__name__})") from None
 
 
 async def _send(trial: Trial, shop: MongoShop, sender: Sender, *, quiet: bool) -> Outcome:

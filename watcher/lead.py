@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 
 import pymongo
 from pymongo.errors import PyMongoError
 
+from models.backoff import JITTER, jittered
 from models.duties import cancelled
 from models.errors import DatabaseUnfit, HistoryLost
 from models.telemetry import Telemetry
@@ -57,7 +57,7 @@ class Leadership:
 
     def _pause(self, failures: int) -> float:
         pause = self._lease.renew_every if not failures else min(0.5 * 2.0**failures, LONGEST_PAUSE)
-        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing
+        return jittered(pause, JITTER)
 
     async def _lead(self, stop: asyncio.Event) -> None:
         """Read while the lease is renewed; whichever ends first ends the other."""

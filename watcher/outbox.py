@@ -10,13 +10,12 @@ from bson import ObjectId
 from pymongo.errors import BulkWriteError
 
 from models.clock import ServerClock
-from models.database import Database, RawDocument
+from models.database import DUPLICATE_KEY, Database, RawDocument
 from models.errors import Unavailable
 from models.settings import NotificationSettings, Routes
 from models.states import RowStatus
 from watcher.notices import Notice
 
-DUPLICATE_KEY = 11000
 OPEN_AT_START = timedelta(seconds=15)
 """A transaction that was open at the first start names its fact by the time before its commit; none lasts longer."""
 

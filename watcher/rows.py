@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from models.backoff import doubling
 from models.clock import ServerClock
 from models.database import Database, RawDocument
 from models.errors import LeaseLost
@@ -14,13 +14,11 @@ from models.states import SENDABLE_ROWS, RowStatus
 
 FIRST_RETRY = 5.0
 LONGEST_RETRY = 900.0
-RETRY_JITTER = 0.2
 
 
 def retry_delay(attempts: int) -> float:
     """Seconds until the next try after `attempts` failed ones: 5 s doubling, at most 15 min, ±20 %."""
-    delay = min(FIRST_RETRY * 2.0 ** max(0, attempts - 1), LONGEST_RETRY)
-    return delay * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)  # noqa: S311 - spreads load, guards nothing
+    return doubling(attempts, FIRST_RETRY, LONGEST_RETRY)
 
 
 class NotificationRows:

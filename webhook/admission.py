@@ -20,7 +20,7 @@ from pymongo.errors import BulkWriteError, PyMongoError
 
 from models.clock import ServerClock
 from models.crash import crash_point
-from models.database import Database, RawDocument
+from models.database import DUPLICATE_KEY, Database, RawDocument
 from models.errors import PayLatchError, Unavailable
 from models.facts import Event
 from models.leases import Claim
@@ -33,7 +33,6 @@ from webhook.payload import storable
 
 MOST_ROWS = 200
 MOST_BYTES = 8 * 1024 * 1024
-DUPLICATE_KEY = 11000
 REDELIVERY_SPEEDUP = timedelta(seconds=5)
 _EVENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _SEEN_FIELDS = {"eventId": 1, "bodyHash": 1, "status": 1, "nextAttemptAt": 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -10,6 +9,7 @@ from typing import Any
 
 from pymongo.asynchronous.client_session import AsyncClientSession
 
+from models.backoff import doubling
 from models.clock import ServerClock
 from models.database import Database, RawDocument
 from models.errors import LeaseLost
@@ -20,7 +20,6 @@ from models.telemetry import Telemetry
 
 FIRST_RETRY = 5.0
 LONGEST_RETRY = 3600.0
-RETRY_JITTER = 0.2
 PARK_PAUSES = (2.0, 10.0, 60.0)
 LONGEST_PARK_PAUSE = 900.0
 _DUE_FIELDS = {"status": 1, "lease": 1, "refs": 1, "attempts": 1, "eventId": 1, "nextAttemptAt": 1}
@@ -28,8 +27,7 @@ _DUE_FIELDS = {"status": 1, "lease": 1, "refs": 1, "attempts": 1, "eventId": 1, 
 
 def retry_delay(attempts: int) -> float:
     """Seconds until the next try after the `attempts`-th one failed: 5 s doubling, at most an hour, ±20 %."""
-    delay = min(FIRST_RETRY * 2.0 ** min(max(0, attempts - 1), 20), LONGEST_RETRY)
-    return delay * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)  # noqa: S311 - spreads load, guards nothing
+    return doubling(attempts, FIRST_RETRY, LONGEST_RETRY)
 
 
 def park_delay(parks: int) -> float:

@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pymongo import WriteConcern
-
 from scripts.simulator.builders import Json, identifier
 from scripts.simulator.checkout import checkout
 
@@ -16,12 +14,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from pymongo.asynchronous.database import AsyncDatabase
-
-    from models.settings import CollectionNames
+    from models.database import Database
     from scripts.simulator.checkout import OrderTruth
-
-DURABLE = WriteConcern("majority", j=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +63,8 @@ class Shop(Protocol):
 class MongoShop:
     """The real shop: orders, events, ledger and fulfilments in one database."""
 
-    def __init__(self, database: AsyncDatabase[Json], names: CollectionNames, rng: random.Random) -> None:
-        self._orders = database.get_collection(names.orders, write_concern=DURABLE)
-        self._events = database[names.webhook_events]
-        self._ledger = database[names.ledger_entries]
-        self._fulfilments = database[names.fulfilments]
+    def __init__(self, db: Database, rng: random.Random) -> None:
+        self._orders, self._events, self._ledger, self._fulfilments = db.orders, db.events, db.ledger, db.fulfilments
         self._rng = rng
 
     async def insert(self, orders: Sequence[Json]) -> None:

@@ -21,7 +21,7 @@ async def test_the_attack_does_not_succeed(db: Database, make_settings: Settings
     settings = make_settings()
     async with endpoint(settings) as running, Sender(running.url) as sender:
         rng = random.Random(attack.name)
-        shop = MongoShop(db.handle, settings.mongodb.collections, rng)
+        shop = MongoShop(db, rng)
         target = Target(sender, shop, sample.SECRET, sample.ACCOUNT, rng)
         assert await attack.run(target) == attack.expected
 
@@ -34,7 +34,7 @@ async def test_all_ten_attacks_one_after_the_other_hold_on_one_endpoint(
     settings = make_settings()
     async with endpoint(settings) as running, Sender(running.url) as sender:
         rng = random.Random(10)
-        shop = MongoShop(db.handle, settings.mongodb.collections, rng)
+        shop = MongoShop(db, rng)
         results = await run_attacks(Target(sender, shop, sample.SECRET, sample.ACCOUNT, rng))
     assert len(results) == 10
     assert [result for result in results if not result.holds] == []

@@ -325,7 +325,7 @@ async def test_simulated_traffic_with_refunds_out_of_order_ends_in_its_own_truth
         full_refund_share=0.2,
         failed_refund_share=0.2,
     )
-    traffic, orders = plan(options), MongoShop(db.handle, make_settings().mongodb.collections, random.Random(1))
+    traffic, orders = plan(options), MongoShop(db, random.Random(1))
     await orders.insert(traffic.orders)
     moved = [order for order, truth in traffic.truth.items() if truth.status != "pending"]
     assert await orders.differing(traffic.truth) == sorted(moved)

@@ -732,7 +732,7 @@ class Unreachable:
 async def test_no_database_is_one_sentence_without_the_drivers_text(
     settings: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scripts.simulate._client", lambda _: Unreachable())
+    monkeypatch.setattr("scripts.simulate.database", lambda _: Unreachable())
     async with TestServer(web.Application()) as server:
         assert await simulate(url=str(server.make_url("/")), orders=1) == 1
     said = capsys.readouterr().err
