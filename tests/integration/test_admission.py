@@ -15,6 +15,8 @@ import pytest_asyncio
 from multidict import CIMultiDict
 
 from models.database import Database
+from models.errors import Unavailable
+from models.leases import Claim
 from scripts.simulator.sender import Delivery as Sent
 from scripts.simulator.sender import Sender
 from tests.conftest import SettingsMaker
@@ -568,3 +570,29 @@ async def test_an_event_that_is_accepted_right_before_the_end_is_not_lost(
         for number in numbers:
             assert (await second.settled(f"E{number}"))["status"] == "completed"
     await assert_effect_once(db, *numbers)
+
+
+@pytest.mark.asyncio
+async def test_a_failure_before_the_insert_gives_the_kept_worker_back(
+    shop: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_clock(*_: object) -> Claim:
+        raise Unavailable("the clock is not fresh")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("webhook.admission.Claim.of", no_clock)
+        status, _ = await shop.post(sample.captured(1), "E1")
+    assert status == 503
+    lane = sample.provider_order_id(1)
+    reservation = shop.parts.lanes.reserve(lane)
+    assert reservation is not None, "the lane of the order would be blocked for ever"
+    shop.parts.lanes.release(reservation)
+
+
+@pytest.mark.asyncio
+async def test_more_waiting_than_the_database_takes_is_refused_at_once(
+    shop: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.coalesce.Coalescer.full", True)
+    status, _ = await shop.post(sample.captured(1), "E1")
+    assert (status, await shop.db.events.count_documents({})) == (503, 0)

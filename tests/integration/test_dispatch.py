@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
+from pymongo.errors import OperationFailure
 
 from models.clock import ServerClock
 from models.database import Database
 from models.errors import LeaseLost, SettingsError
 from models.leases import Claim
+from models.telemetry import Telemetry
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.daemon import (
@@ -33,6 +35,8 @@ from tests.support.wait import eventually
 from watcher.app import watcher
 from watcher.channels import Message, Sent
 from watcher.channels.email import EmailChannel
+from watcher.dispatch import Dispatcher
+from watcher.render import Renderer
 from watcher.rows import NotificationRows
 
 pytestmark = QUIET
@@ -627,3 +631,28 @@ async def test_a_watcher_that_could_not_tell_what_it_must_does_not_start(
             pass
     assert "\n" not in str(refused.value)
     assert await db.watcher_state.count_documents({}) == 0
+
+
+@pytest.mark.asyncio
+async def test_while_the_database_refuses_to_be_written_the_dispatcher_waits_for_its_next_round(
+    db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> bool:
+        raise OperationFailure("out of disk space", 14031)
+
+    await db.orders.insert_one(sample.order(1))
+    clock = ServerClock(db.client)
+    await clock.run_once()
+    settings = make_settings()
+    emitted: list[str] = []
+    telemetry = Telemetry(lambda name, _: emitted.append(name))
+    store = NotificationRows(db, clock)
+    monkeypatch.setattr(store, "claim", refused)
+    mail = EmailChannel(settings)
+    sender = Dispatcher(db, store, clock, mail, Renderer(settings), settings.notifications, telemetry)
+    await db.notification_log.insert_one(row(1, factAt=clock.now(), nextAttemptAt=clock.now()))
+    assert await sender.run_once() == {"started": 1}
+    await sender.drain(10.0)
+    await asyncio.sleep(0)  # the task's callbacks
+    assert emitted == ["notification.not_recorded"]
+    assert not sender.wake.is_set(), "it would spin"

@@ -326,3 +326,15 @@ async def test_without_the_right_to_kill_a_session_the_take_over_goes_on_and_say
     assert emitted == []
     await kill_session(db, {"lsid": b"0" * 16}, telemetry)
     assert emitted == [("lease.kill_failed", {"error": "OperationFailure"})]
+
+
+@pytest.mark.asyncio
+async def test_a_claim_by_what_was_read_before_another_worker_failed_takes_nothing(desk: Desk) -> None:
+    await desk.insert()
+    read_before = await desk.row()
+    claim = await desk.taken()
+    await desk.rows.retry("E1", claim, "boom", "boom", 60.0)
+    failed = await desk.row()
+    assert not desk.rows.is_due(failed), "its pause is not over"
+    assert await desk.rows.claim({**read_before, "status": "failed"}, Claim.of(desk.clock, LEASE)) is None
+    assert (await desk.row())["attempts"] == 1

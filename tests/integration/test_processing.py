@@ -15,14 +15,24 @@ import pymongo
 import pytest
 from bson import Binary, Decimal128, ObjectId
 from bson.json_util import dumps
+from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from models.database import Database
-from models.facts import Event
+from models.database import DURABLE, Database
+from models.errors import PreconditionMissed
+from models.facts import Cause, Event
+from models.leases import Claim
+from models.reducer import Expectation, reduce
+from models.settings import OrderSettings
+from models.telemetry import Telemetry
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.endpoint import Endpoint, endpoint
 from tests.support.wait import eventually
+from webhook import processing
+from webhook.event_rows import EventRows, Job
+from webhook.orders import Found, find_order
+from webhook.providers.razorpay import Razorpay
 from webhook.settlement import Settlement
 
 PAYMENT = sample.payment_id(1)
@@ -787,3 +797,82 @@ async def test_what_the_provider_wrote_about_an_error_stays_in_the_raw_body(shop
     row = await shop.event("E1")
     assert words in bytes(row["rawBody"]).decode()
     assert words not in dumps([await shop.order(1), {**row, "rawBody": None, "payload": None}])
+
+
+# --- guards ---
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_is_not_due_any_more_is_left_alone(shop: Endpoint) -> None:
+    """As a second process does that read the row just before this one failed on it."""
+    await shop.processed(sample.captured(1), "E1")
+    later = shop.parts.clock.now() + timedelta(minutes=5)
+    again = {"status": "failed", "attempts": 1, "nextAttemptAt": later}
+    await shop.db.events.update_one({"eventId": "E1"}, {"$set": again})
+    row = await shop.event("E1")
+    assert shop.parts.lanes.offer("a lane", Job(row["_id"]))
+    assert await shop.parts.lanes.drain(5.0)
+    assert (await shop.event("E1")) == row
+
+
+@pytest.mark.asyncio
+async def test_an_order_that_comes_while_its_event_is_being_parked_is_not_missed(
+    shop: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.event_rows.PARK_PAUSES", (900.0,))
+    found_by = find_order
+
+    async def comes_in_between(db: Database, event: Event, orders: OrderSettings) -> Found | None:
+        found = await found_by(db, event, orders)
+        if found is None:
+            await db.orders.insert_one(sample.order(2))
+        return found
+
+    monkeypatch.setattr(processing, "find_order", comes_in_between)
+    assert await shop.processed(sample.captured(2), "E2") == "completed/applied"
+    assert (await shop.event("E2"))["attempts"] == 1
+
+
+@pytest.mark.asyncio
+async def test_two_orders_of_one_number_are_not_told_apart_by_guessing(shop: Endpoint) -> None:
+    twins = [sample.order(n, razorpayOrderId=f"order_Another{n}") | {"orderNumber": "TEA-9"} for n in (8, 9)]
+    await shop.db.orders.insert_many(twins)
+    await shop.post(sample.order_paid(9), "E9")
+    await shop.settled("E9", "parked")
+    assert await ledger(shop.db) == []
+
+
+@pytest.mark.asyncio
+async def test_a_transition_by_an_old_reading_of_the_order_is_refused(shop: Endpoint) -> None:
+    """The status alone would fit: a second authorisation moves nothing, but the attempts it would write are old."""
+    stale = await shop.order(1)
+    await shop.processed(sample.authorized(1), "E1")
+    event = Razorpay(shop.parts.settings).parse(sample.encode(sample.authorized(1, letter="B")))
+    change = reduce(stale["payment"], event.facts, Expectation(sample.AMOUNT, "INR"), shop.parts.clock.now())
+    assert change is not None
+    clock = shop.parts.clock
+    rows = EventRows(shop.db, clock, shop.parts.settings.processing, Telemetry())
+    claim = Claim.of(clock, 30.0)
+    await shop.db.events.insert_one({"_id": "E2", "eventId": "E2", "bodyHash": "E2", "lease": claim.document()})
+    cause = Cause("E2", "payment.authorized", "webhook")
+    async with shop.db.client.start_session() as session:
+        with pytest.raises(PreconditionMissed):
+            await Settlement(shop.db, rows, clock).apply("E2", claim, session, stale, change, cause)
+    assert [attempt["paymentId"] for attempt in (await shop.order(1))["payment"]["attempts"]] == [PAYMENT]
+    assert (await shop.event("E2")).get("status") is None, "nothing of the transaction stayed"
+
+
+@pytest.mark.asyncio
+async def test_transactions_are_committed_to_a_majority_and_its_journal(
+    shop: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    start = AsyncClientSession.start_transaction
+
+    async def spy(session: AsyncClientSession, **options: Any) -> Any:
+        asked.append(options.get("write_concern"))
+        return await start(session, **options)
+
+    monkeypatch.setattr(AsyncClientSession, "start_transaction", spy)
+    assert await shop.processed(sample.captured(1), "E1") == "completed/applied"
+    assert asked == [DURABLE]

@@ -168,3 +168,26 @@ async def test_settled_waits_for_what_is_in_flight_and_for_what_waits() -> None:
     await asyncio.wait_for(settled, 2)
     assert store.batches == [["a"], ["b"]]
     assert all(caller.done() for caller in callers)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("size", [0, 10], ids=["rows", "bytes"])
+async def test_it_is_full_when_three_batches_wait_and_not_any_more_when_they_are_written(size: int) -> None:
+    gate, flushing = asyncio.Event(), asyncio.Event()
+
+    async def flush(items: Sequence[int]) -> Sequence[int]:
+        flushing.set()
+        await gate.wait()
+        return items
+
+    coalescer: Coalescer[int, int] = Coalescer(flush, most_items=2 if size == 0 else 1000, most_bytes=20)
+    callers = [asyncio.create_task(coalescer.submit(0, size))]
+    await eventually(flushing.wait, "the first batch is under way")
+    for item in range(6):
+        assert not coalescer.full
+        callers.append(asyncio.create_task(coalescer.submit(item, size)))
+        await asyncio.sleep(0)  # the caller joins the queue
+    assert coalescer.full
+    gate.set()
+    await asyncio.gather(*callers)
+    assert not coalescer.full
