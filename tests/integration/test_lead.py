@@ -51,7 +51,8 @@ async def test_after_a_failure_the_leader_reads_on_without_waiting_out_its_own_l
 
     await eventually(reads_again, "it reads again")
     stop.set()
-    await running
+    async with asyncio.timeout(10):
+        await running
     assert reader.epochs == [1, 2], "under a new epoch"
 
 
