@@ -1,4 +1,4 @@
-"""What is known of each payment and refund of an order: sets that grow by joining, never by order of arrival.
+"""What is known of each payment, refund and link of an order: sets that grow by joining, never by order of arrival.
 
 A join unites the statuses seen, and keeps the details of the highest-ranked snapshot. Joining the same snapshots in any
 order, any number of times, gives the same entries.
@@ -12,12 +12,14 @@ from typing import Any
 import orjson
 
 from models.errors import OrderUnreadable
-from models.facts import PaymentFact, RefundFact
+from models.facts import CallbackFact, LinkFact, PaymentFact, RefundFact
 
 MOST_FAILED_ATTEMPTS = 100
 _CAPTURE_RANK = 10
 _PAYMENT_RANKS = {"authorized": 2, "failed": 1}
 _REFUND_RANKS = {"processed": 1, "failed": 2}
+_LINK_RANKS = {"partially_paid": 1, "expired": 2, "cancelled": 3, "paid": 4}
+_CALLBACK = "callback"
 
 Entry = dict[str, Any]
 Entries = Mapping[str, Entry]
@@ -81,6 +83,8 @@ def _joined_payment(known: Entry | None, fact: PaymentFact) -> Entry:
         "fee": fact.fee,
         "tax": fact.tax,
         "error": dict(sorted(fact.error.items())) or None,
+        "orderId": fact.order_id,
+        "orderAmount": fact.order_amount,
     }
     rank = _CAPTURE_RANK if fact.captured else _PAYMENT_RANKS.get(fact.status, 0)
     if known is None:
@@ -88,11 +92,51 @@ def _joined_payment(known: Entry | None, fact: PaymentFact) -> Entry:
     seen = known["statuses"]
     known_rank = _CAPTURE_RANK if known["captured"] else max(_PAYMENT_RANKS.get(status, 0) for status in seen)
     return {
-        "paymentId": fact.id,
+        **known,
         "statuses": sorted({*seen, fact.status}),
         "captured": known["captured"] or fact.captured,
         **_details(known, details, known_rank, rank),
     }
+
+
+def join_callbacks(before: Entries, facts: Iterable[CallbackFact]) -> dict[str, Entry]:
+    """The attempts with the browser's word added: that somebody came back with a signature, not what was paid."""
+    after = dict(before)
+    for fact in facts:
+        known = after.get(fact.payment_id) or _joined_payment(None, _unseen(fact.payment_id))
+        seen = sorted({*known["statuses"], _CALLBACK})
+        after[fact.payment_id] = {**known, "statuses": seen, "signature": fact.signature}
+    return after
+
+
+def _unseen(payment_id: str) -> PaymentFact:
+    return PaymentFact(payment_id, _CALLBACK, captured=False, amount=None, currency=None)
+
+
+def join_links(before: Entries, facts: Iterable[LinkFact]) -> dict[str, Entry]:
+    """The payment links with the facts added."""
+    after = dict(before)
+    for fact in facts:
+        after[fact.id] = _joined_link(after.get(fact.id), fact)
+    return after
+
+
+def _joined_link(known: Entry | None, fact: LinkFact) -> Entry:
+    details = {
+        "amount": fact.amount,
+        "currency": fact.currency,
+        "acceptPartial": fact.accept_partial,
+        "orderId": fact.order_id,
+    }
+    seen = known["statuses"] if known else []
+    if known is not None:  # of all ranks, since only a paid link names its order
+        details = {name: max(known.get(name), value, key=_order) for name, value in details.items()}
+    united = sorted({*seen, fact.status})
+    return {"linkId": fact.id, "statuses": united, "status": _furthest(united, _LINK_RANKS), **details}
+
+
+def _furthest(united: Iterable[str], ranks: Mapping[str, int]) -> str:
+    return max(united, key=lambda status: (ranks.get(status, 0), status))
 
 
 def join_refunds(before: Entries, facts: Iterable[RefundFact]) -> dict[str, Entry]:
@@ -113,7 +157,7 @@ def _joined_refund(known: Entry | None, fact: RefundFact) -> Entry:
         "refundId": fact.id,
         "paymentId": fact.payment_id,
         "statuses": united,
-        "status": max(united, key=lambda status: (_REFUND_RANKS.get(status, 0), status)),
+        "status": _furthest(united, _REFUND_RANKS),
         **details,
     }
 

@@ -5,6 +5,7 @@ Each provider's parser makes these; the reducer and the watcher read nothing els
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +33,10 @@ class PaymentFact:
     tax: int | None = None
     error: dict[str, str] = field(default_factory=dict)
     """code, reason, step, source of a failure; no free text."""
+    order_id: str | None = None
+    """The provider's order that the payment belongs to."""
+    order_amount: int | None = None
+    """Amount of that provider order where the provider says that it is paid in full, and this payment has another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,57 @@ class RefundFact:
     amount: int | None
     currency: str | None
     created_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFact:
+    """A snapshot of a payment link; `amount` in the smallest unit."""
+
+    id: str
+    status: str
+    """created, partially_paid, paid, expired or cancelled."""
+    amount: int | None
+    currency: str | None
+    accept_partial: bool | None = None
+    order_id: str | None = None
+    """The provider's order behind the link; known once somebody paid."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackFact:
+    """A browser came back with the provider's signature over this payment; it says nothing of the amount."""
+
+    payment_id: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFact:
+    """What an operator decided about one entry of `payment.review`."""
+
+    reason: str
+    ref: str
+    state: Literal["accepted", "rejected"]
+    by: str
+    why: str
+    at: int
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RefFact:
+    """One more id under which a provider knows the order."""
+
+    provider: str
+    kind: Literal["order", "payment_link"]
+    id: str
+
+    def document(self) -> dict[str, str]:
+        """As stored in `payment.refs`."""
+        return {"provider": self.provider, "kind": self.kind, "id": self.id}
+
+
+Fact = PaymentFact | RefundFact | LinkFact | CallbackFact | DecisionFact | RefFact
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +140,27 @@ class Event:
     refs: Refs
     payments: tuple[PaymentFact, ...] = ()
     refunds: tuple[RefundFact, ...] = ()
+    links: tuple[LinkFact, ...] = ()
+    callbacks: tuple[CallbackFact, ...] = ()
+    decisions: tuple[DecisionFact, ...] = ()
     receipt: str | None = None
-    """The provider order's `receipt`: the shop's order number."""
+    """The shop's order number: the provider order's `receipt`, or the link's `reference_id`."""
+    link_notes: Mapping[str, str] = field(default_factory=dict)
+    """The link's notes, which only the shop can write; a payment's notes can come from a browser and are no key."""
+    order_key: object = None
+    """The order's own `_id`, in messages that we make ourselves."""
     payload: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def facts(self) -> tuple[PaymentFact | RefundFact, ...]:
+    def facts(self) -> tuple[Fact, ...]:
         """Everything it says about money."""
-        return self.payments + self.refunds
+        return (*self.payments, *self.refunds, *self.links, *self.callbacks, *self.decisions)
 
     @property
     def payment_ids(self) -> frozenset[str]:
         """The payments it is about."""
-        return frozenset({fact.id for fact in self.payments} | {fact.payment_id for fact in self.refunds})
+        named = {fact.payment_id for fact in self.refunds} | {fact.payment_id for fact in self.callbacks}
+        return frozenset({fact.id for fact in self.payments} | named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The rules of money as one pure function: what an order's payment becomes when facts are added to it.
 
 Facts form a set: adding the same ones in any order, any number of times, ends in the same payment (rule 5 of the
-design). That holds because attempts and refunds are joins (`models/entries.py`) and everything else is derived from
-them and from the order's expectation. Nothing here reads a clock or arrival order.
+design). That holds because attempts, refunds and links are joins (`models/entries.py`) and everything else follows from
+them (`models/derive.py`), from the order's expectation, and from what operators decided. Nothing here reads a clock or
+arrival order.
 """
 
 from __future__ import annotations
@@ -14,34 +15,21 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from models.entries import (
-    Entries,
-    Entry,
-    in_order,
-    join_payments,
-    join_refunds,
-    statuses,
-    stored_entries,
-    stored_list,
-)
+from models.derive import Derived, derive
+from models.entries import Entries, Entry, in_order, statuses, stored_entries, stored_list
 from models.errors import OrderUnreadable
-from models.facts import PaymentFact, RefundFact
+from models.facts import DecisionFact, Fact, RefFact
+from models.known import LISTS, Known
+from models.reviews import Name, Reviews
 from models.states import ORDER_RANK, PAID, OrderStatus, order_status
+from models.terms import Expectation
 
 _FOREIGN_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
-_LAST = 2**63
-_PAYMENT_FACTS = {"authorized": "payment_authorized", "failed": "payment_failed"}
+_PAYMENT_FACTS = {"authorized": "payment_authorized", "failed": "payment_failed", "callback": "checkout_callback"}
 _REFUND_FACTS = {"pending": "refund_created", "processed": "refund_processed", "failed": "refund_failed"}
+_LINK_FACTS = {status: f"link_{status}" for status in ("partially_paid", "paid", "expired", "cancelled")}
 _MOVING_FACTS = frozenset({"payment_failed", "payment_completed", "refund_processed", "refund_failed"})
 MISSING = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What the shop wants for the order, in the smallest unit; None where the order does not say."""
-
-    amount: int | None
-    currency: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,57 +61,23 @@ class Change:
     fulfil: bool = False
     reviews: tuple[tuple[str, str], ...] = ()
     """(reason, ref) of entries that are new in `payment.review`."""
+    waiting: frozenset[str] = frozenset()
+    """Payment ids of captures of which nobody can say yet whether they fit."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """Attempts and refunds by id."""
+class _Step:
+    """From what was known to what is known now."""
 
-    attempts: Entries
-    refunds: Entries
-
-    def credited(self, payment_id: str) -> bool:
-        """Whether this payment's money came in."""
-        attempt = self.attempts.get(payment_id)
-        return attempt is not None and attempt["captured"] and attempt["amount"] is not None
-
-    def processed(self, payment_id: str) -> int:
-        """Sum of the refunds of a payment that were ever processed; it only grows, whatever fails later."""
-        ours = (refund for refund in self.refunds.values() if refund["paymentId"] == payment_id)
-        return sum(refund["amount"] or 0 for refund in ours if "processed" in refund["statuses"])
-
-    def refunded(self, payment_id: str) -> int:
-        """Sum of the refunds of a payment that stand."""
-        ours = (refund for refund in self.refunds.values() if refund["paymentId"] == payment_id)
-        return sum(refund["amount"] or 0 for refund in ours if refund["status"] == "processed")
-
-
-@dataclass(frozen=True, slots=True)
-class _Derived:
-    """What follows from what is known."""
-
-    accepted: Entry | None
-    refunded: int
-    """Sum of the standing refunds of the accepted payment."""
-    fitting: frozenset[str] = frozenset()
-    """Payment ids of the captures that could complete the order; the accepted one is the least of them."""
-    reviews: frozenset[tuple[str, str]] = frozenset()
-    """(payment id, reason) of all that somebody must look at."""
-    any_failed: bool = False
-
-    @property
-    def status(self) -> OrderStatus:
-        if self.accepted is None:
-            return OrderStatus.FAILED if self.any_failed else OrderStatus.PENDING
-        if self.refunded == 0:
-            return OrderStatus.COMPLETED
-        whole = self.refunded >= self.accepted["amount"]
-        return OrderStatus.REFUNDED if whole else OrderStatus.PARTIALLY_REFUNDED
+    before: Known
+    after: Known
+    old: Derived
+    new: Derived
 
 
 def reduce(
     payment: Mapping[str, Any],
-    facts: Iterable[PaymentFact | RefundFact],
+    facts: Iterable[Fact],
     expected: Expectation,
     now: datetime,
     taken: frozenset[str] = frozenset(),
@@ -135,17 +89,25 @@ def reduce(
     why; `now` only stands in for a payment time the provider did not give. Raises `OrderUnreadable` when the stored
     payment has no usable shape.
     """
-    before, after, overflow = _known(payment, tuple(facts))
-    old, new = _derive(before, expected, taken), _derive(after, expected, taken)
+    given, before = tuple(facts), Known.stored(payment)
+    after, overflow = before.joined(given)
+    reviews = Reviews(payment, (fact for fact in given if isinstance(fact, DecisionFact)))
+    old = derive(payment, before, expected, taken, reviews.accepted_before)
+    new = derive(payment, after, expected, taken, reviews.accepted)
+    step = _Step(before, after, old, new)
     status_from = payment.get("status", MISSING)
-    ours = OrderStatus.PENDING if status_from is MISSING else order_status(status_from)
+    ours = _our_status(status_from, reviews)
     status_to = status_from if ours is None else _moved(ours, old.status, new.status)
-    completes = ours is not None and _completes(ours, old, new, after)
-    needed = new.reviews | {(ref, reason) for ref, reason in doubts.items() if ref in after.attempts}
-    if ours is None:  # each capture that fits, since which of them is the accepted one may change with the next fact
-        needed |= {(ref, f"paid_after_{_name(status_from)}") for ref in new.fitting}
-    reviews = _new_reviews(payment, after.attempts, needed, expected)
-    wanted = _lists(payment, after, reviews) | _sums(payment, after, new, overflow) | _acceptance(payment, new, now)
+    completes = ours is not None and _completes(ours, step)
+    needed = _needed(step, doubts, status_from)
+    fresh = reviews.missing(needed, after.attempts, expected)
+    wanted = {
+        **_lists(payment, after),
+        **_refs(payment, given),
+        **reviews.written(fresh, needed, now),
+        **_sums(payment, step, overflow),
+        **_acceptance(payment, step, now),
+    }
     if ours is not None and status_to != status_from:
         wanted["status"] = str(status_to)
     changes = {f"payment.{name}": value for name, value in wanted.items() if payment.get(name) != value}
@@ -156,29 +118,31 @@ def reduce(
         status_from=status_from,
         status_to=status_to,
         set=changes,
-        history=_history(before, after, new.accepted if completes else None, reviews, ours or status_from, status_to),
+        history=_history(step, completes, (fresh, reviews), ours or status_from, status_to),
         ledger=tuple(entry for entry in _ledger(after) if entry not in credited_before),
         fulfil=completes,
-        reviews=tuple((entry["reason"], entry["ref"]) for entry in reviews),
+        reviews=tuple((entry["reason"], entry["ref"]) for entry in fresh),
+        waiting=new.waiting,
     )
 
 
-def _known(payment: Mapping[str, Any], facts: tuple[PaymentFact | RefundFact, ...]) -> tuple[_Known, _Known, int]:
-    """What is stored, what is known with the facts, and how many failed attempts were only counted."""
-    _, attempts = stored_entries(payment, "attempts", "paymentId")
-    _, refunds = stored_entries(payment, "refunds", "refundId")
-    joined, overflow = join_payments(attempts, (fact for fact in facts if isinstance(fact, PaymentFact)))
-    refunded = join_refunds(refunds, (fact for fact in facts if isinstance(fact, RefundFact)))
-    return _Known(attempts, refunds), _Known(joined, refunded), overflow
+def _our_status(status: object, reviews: Reviews) -> OrderStatus | None:
+    """The status as one of ours; None for one of the shop's, unless an operator accepts the money in this moment."""
+    if status is MISSING:
+        return OrderStatus.PENDING
+    accepted_now = reviews.accepted - reviews.accepted_before
+    overruled = order_status(status) is None and any(reason == _paid_after(status) for _, reason in accepted_now)
+    return OrderStatus.PENDING if overruled else order_status(status)
 
 
-def _completes(ours: OrderStatus, old: _Derived, new: _Derived, after: _Known) -> bool:
+def _completes(ours: OrderStatus, step: _Step) -> bool:
     """Whether the order becomes paid now; one that the shop had paid itself and that is refunded is no news to ship."""
-    if new.accepted is None:
+    if not step.new.complete:
         return False
     if ours not in PAID:
         return True
-    return old.accepted is None and new.accepted["paymentId"] not in {r["paymentId"] for r in after.refunds.values()}
+    refunded = {refund["paymentId"] for refund in step.after.refunds.values()}
+    return not step.old.complete and not refunded & {attempt["paymentId"] for attempt in step.new.accepted}
 
 
 def _moved(ours: OrderStatus, old: OrderStatus, new: OrderStatus) -> OrderStatus:
@@ -202,138 +166,96 @@ def numbered(change: Change, stored: object, at: datetime, cause: Mapping[str, s
     ]
 
 
-def _derive(known: _Known, expected: Expectation, taken: frozenset[str]) -> _Derived:
-    """Which capture completes the order (the least by creation time and id), and what does not fit."""
-    reviews: set[tuple[str, str]] = set()
-    fitting: list[Entry] = []
-    for payment_id, attempt in known.attempts.items():
-        if not attempt["captured"]:
-            continue
-        reason = "payment_on_two_orders" if payment_id in taken else _misfit(attempt, expected)
-        if reason:
-            reviews.add((payment_id, reason))
-        else:
-            fitting.append(attempt)
-        if known.credited(payment_id) and known.processed(payment_id) > attempt["amount"]:
-            reviews.add((payment_id, "refunded_more_than_captured"))
-    fitting.sort(key=_age)
-    reviews |= {(attempt["paymentId"], "duplicate_capture") for attempt in fitting[1:]}
-    accepted = fitting[0] if fitting else None
-    return _Derived(
-        accepted=accepted,
-        refunded=known.refunded(accepted["paymentId"]) if accepted else 0,
-        fitting=frozenset(attempt["paymentId"] for attempt in fitting),
-        reviews=frozenset(reviews),
-        any_failed=any("failed" in attempt["statuses"] for attempt in known.attempts.values()),
-    )
+def _needed(step: _Step, doubts: Mapping[str, str], status: object) -> frozenset[Name]:
+    """(payment id, reason) of everything that somebody must look at."""
+    needed = step.new.reviews | {(ref, reason) for ref, reason in doubts.items() if ref in step.after.attempts}
+    if status is not MISSING and order_status(status) is None:
+        # each capture that fits, since which of them is the accepted one may change with the next fact
+        needed |= {(ref, _paid_after(status)) for ref in step.new.fitting}
+    return needed
 
 
-def _age(attempt: Entry) -> tuple[int, str]:
-    return _LAST if attempt["createdAt"] is None else attempt["createdAt"], attempt["paymentId"]
+def _paid_after(status: object) -> str:
+    """A foreign status as a reason: `null`, `7`, `cancelled`; `other` for what has no short form."""
+    text = "null" if status is None else str(status).lower() if isinstance(status, bool) else str(status)
+    return f"paid_after_{text if _FOREIGN_NAME.fullmatch(text) else 'other'}"
 
 
-def _misfit(attempt: Entry, expected: Expectation) -> str | None:
-    if attempt["amount"] is None:
-        return "amount_unreadable"
-    if expected.amount is None:
-        return "expected_amount_missing"
-    if attempt["currency"] is None or attempt["currency"] != expected.currency:
-        return "currency_mismatch"
-    return None if attempt["amount"] == expected.amount else "amount_mismatch"
-
-
-def _new_reviews(
-    payment: Mapping[str, Any],
-    attempts: Entries,
-    needed: frozenset[tuple[str, str]],
-    expected: Expectation,
-) -> list[Entry]:
-    """Those of the needed (payment id, reason) entries that `payment.review` lacks."""
-    stored = stored_list(payment, "review")
-    known = {(entry.get("ref"), entry.get("reason")) for entry in stored if isinstance(entry, dict)}
-    return [
-        {
-            "reason": reason,
-            "ref": payment_id,
-            "amount": attempts[payment_id]["amount"],
-            "currency": attempts[payment_id]["currency"],
-            "expectedAmount": expected.amount,
-            "expectedCurrency": expected.currency,
-            "state": "open",
-        }
-        for payment_id, reason in sorted(needed - known)
-    ]
-
-
-def _lists(payment: Mapping[str, Any], known: _Known, reviews: list[Entry]) -> dict[str, Any]:
-    """`attempts`, `refunds` and `review` in their order; entries that are not ours stay in front, as they are."""
+def _lists(payment: Mapping[str, Any], known: Known) -> dict[str, Any]:
+    """`attempts`, `refunds` and `links` in their order; entries that are not ours stay in front, as they are."""
     lists: dict[str, Any] = {}
-    if known.attempts:
-        foreign, _ = stored_entries(payment, "attempts", "paymentId")
-        lists["attempts"] = [*foreign, *in_order(known.attempts)]
-    if known.refunds:
-        foreign, _ = stored_entries(payment, "refunds", "refundId")
-        lists["refunds"] = [*foreign, *in_order(known.refunds)]
-    if reviews:
-        stored = stored_list(payment, "review")
-        ours = [entry for entry in stored if isinstance(entry, dict)]
-        foreign = [entry for entry in stored if not isinstance(entry, dict)]
-        lists["review"] = [*foreign, *sorted([*ours, *reviews], key=_review_order)]
+    for name, key in LISTS.items():
+        if entries := getattr(known, name):
+            foreign, _ = stored_entries(payment, name, key)
+            lists[name] = [*foreign, *in_order(entries)]
     return lists
 
 
-def _review_order(entry: Mapping[str, Any]) -> tuple[str, str]:
-    return str(entry.get("reason")), str(entry.get("ref"))
+def _refs(payment: Mapping[str, Any], facts: Iterable[Fact]) -> dict[str, Any]:
+    """Further ids of the order at the provider; those that the shop keeps itself need no second place."""
+    own = {payment.get("razorpayOrderId"), payment.get("paymentLinkId")}
+    given = [fact.document() for fact in sorted({f for f in facts if isinstance(f, RefFact) and f.id not in own})]
+    stored = stored_list(payment, "refs")
+    fresh = [ref for ref in given if ref not in stored]
+    return {"refs": sorted([*stored, *fresh], key=repr)} if fresh else {}
 
 
-def _name(status: object) -> str:
-    """A foreign status as a short word: `null`, `7`, `cancelled`; `other` for what has no short form."""
-    text = "null" if status is None else str(status).lower() if isinstance(status, bool) else str(status)
-    return text if _FOREIGN_NAME.fullmatch(text) else "other"
-
-
-def _sums(payment: Mapping[str, Any], known: _Known, derived: _Derived, overflow: int) -> dict[str, Any]:
-    """What is refunded of the accepted payment, and how many failed attempts were only counted."""
-    sums = {"amountRefunded": derived.refunded} if known.refunds else {}
+def _sums(payment: Mapping[str, Any], step: _Step, overflow: int) -> dict[str, Any]:
+    """What came of the accepted captures and went back, and how many failed attempts were only counted."""
+    sums: dict[str, Any] = {"amountRefunded": step.new.refunded} if step.after.refunds else {}
+    if step.new.accepted:
+        sums["amountPaid"] = step.new.paid
     return {**sums, "attemptsOverflow": payment.get("attemptsOverflow", 0) + overflow} if overflow else sums
 
 
-def _acceptance(payment: Mapping[str, Any], derived: _Derived, now: datetime) -> dict[str, Any]:
-    """What the order says of the payment that completed it."""
-    accepted = derived.accepted
-    if accepted is None:
-        return {}
+def _acceptance(payment: Mapping[str, Any], step: _Step, now: datetime) -> dict[str, Any]:
+    """What the order says of the payment that completed it: of the first one, and the time of the last."""
+    signed = [attempt["signature"] for attempt in in_order(step.after.attempts) if attempt.get("signature")]
+    if not step.new.complete:
+        return {"razorpaySignature": signed[0]} if signed else {}
+    first, last = step.new.accepted[0], step.new.accepted[-1]
+    signature = first.get("signature")
     return {
-        "razorpayPaymentId": accepted["paymentId"],
-        "amountPaid": accepted["amount"],
-        "method": accepted["method"],
-        "methodDetails": accepted["methodDetails"],
-        "paidAt": _paid_at(payment, accepted, now),
+        "razorpayPaymentId": first["paymentId"],
+        "method": first["method"],
+        "methodDetails": first["methodDetails"],
+        "paidAt": _paid_at(payment, first, last, now),
+        **({"razorpaySignature": signature or signed[0]} if signed else {}),
     }
 
 
-def _paid_at(payment: Mapping[str, Any], accepted: Entry, now: datetime) -> datetime:
+def _paid_at(payment: Mapping[str, Any], first: Entry, last: Entry, now: datetime) -> datetime:
     """When the provider says the payment was made; where it does not say, when we first heard of it."""
-    if accepted["createdAt"] is not None:
-        return datetime.fromtimestamp(accepted["createdAt"], UTC)
-    known = payment.get("paidAt") if payment.get("razorpayPaymentId") == accepted["paymentId"] else None
+    if last["createdAt"] is not None:
+        return datetime.fromtimestamp(last["createdAt"], UTC)
+    known = payment.get("paidAt") if payment.get("razorpayPaymentId") == first["paymentId"] else None
     return known if isinstance(known, datetime) else now
 
 
 def _history(
-    before: _Known,
-    after: _Known,
-    completed_by: Entry | None,
-    reviews: list[Entry],
+    step: _Step,
+    completes: bool,  # noqa: FBT001 - what the caller has found out
+    looked_at: tuple[list[Entry], Reviews],
     status_from: object,
     status_to: object,
 ) -> tuple[Entry, ...]:
     """One entry per fact that became true; the status moves with the last of those that can move it."""
-    entries = _new_facts(before.attempts, after.attempts, _PAYMENT_FACTS)
-    if completed_by:
-        entries.append(_entry("payment_completed", completed_by["paymentId"], completed_by))
+    before, after, (fresh, reviews) = step.before, step.after, looked_at
+    entries = _new_facts(before.links, after.links, _LINK_FACTS)
+    entries += _new_facts(before.attempts, after.attempts, _PAYMENT_FACTS)
+    entries += [
+        _entry("payment_part_captured", ref, after.attempts[ref])
+        for ref in sorted(step.new.parts - {attempt["paymentId"] for attempt in before.captures})
+    ]
+    if completes:
+        first = step.new.accepted[0]
+        entries.append({**_entry("payment_completed", first["paymentId"], first), "amount": step.new.paid})
     entries += _new_facts(before.refunds, after.refunds, _REFUND_FACTS)
-    entries += [{**_entry("payment_review", review["ref"], review), "reason": review["reason"]} for review in reviews]
+    entries += [{**_entry("payment_review", entry["ref"], entry), "reason": entry["reason"]} for entry in fresh]
+    entries += [
+        {**_entry(f"review_{fact.state}", ref, after.attempts.get(ref, _UNKNOWN)), "reason": reason, "by": fact.by}
+        for (ref, reason), fact in sorted(reviews.taken.items())
+    ]
     if not entries and status_from != status_to:
         entries.append({"fact": "status_corrected", "ref": "", "amount": None, "currency": None})
     moving = max((place for place, entry in enumerate(entries) if entry["fact"] in _MOVING_FACTS), default=0)
@@ -343,8 +265,11 @@ def _history(
     return tuple(entries)
 
 
+_UNKNOWN: Mapping[str, Any] = MappingProxyType({"amount": None, "currency": None})
+
+
 def _new_facts(before: Entries, after: Entries, facts: Mapping[str, str]) -> list[Entry]:
-    """An entry for every status of a payment or refund that was not seen before."""
+    """An entry for every status of a payment, refund or link that was not seen before."""
     return [
         _entry(fact, entry_id, after[entry_id])
         for entry_id in sorted(after)
@@ -353,11 +278,11 @@ def _new_facts(before: Entries, after: Entries, facts: Mapping[str, str]) -> lis
     ]
 
 
-def _entry(fact: str, ref: str, about: Entry) -> Entry:
+def _entry(fact: str, ref: str, about: Mapping[str, Any]) -> Entry:
     return {"fact": fact, "ref": ref, "amount": about["amount"], "currency": about["currency"]}
 
 
-def _ledger(known: _Known) -> list[LedgerEntry]:
+def _ledger(known: Known) -> list[LedgerEntry]:
     """All money that moved: a credit per capture, a debit per processed refund, its reversal if that failed later."""
     moved = [
         _ledger_entry("capture", ref, known.attempts[ref]) for ref in sorted(known.attempts) if known.credited(ref)

@@ -29,6 +29,16 @@ class Origin(StrEnum):
     OPERATOR = "operator"
 
 
+class OwnEvent(StrEnum):
+    """`eventType` of the messages that we make ourselves (`webhook/own_messages.py`)."""
+
+    CALLBACK = "checkout.callback"
+    RECONCILED_PAYMENT = "reconcile.payment"
+    RECONCILED_REFUND = "reconcile.refund"
+    RECONCILED_LINK = "reconcile.payment_link"
+    REVIEWED = "operator.review"
+
+
 class Verdict(StrEnum):
     """What admission says of a delivery."""
 

@@ -15,8 +15,8 @@ from pydantic.alias_generators import to_camel
 from models.errors import Unparseable
 from models.facts import Event, PaymentFact, RefundFact
 from models.money import parse_amount, parse_currency
-from models.reducer import Expectation
 from models.states import EventStatus, order_status
+from models.terms import Expectation
 from scripts.output import MASK
 from watcher.money import money
 from webhook.payload import read_object
@@ -300,7 +300,8 @@ def parsed(row: Raw, parse: Callable[[bytes], Event]) -> Event | None:
 
 def said(event: Event | None) -> tuple[Said, ...]:
     """What an event says of payments and refunds."""
-    return tuple(_said(fact) for fact in event.facts) if event else ()
+    facts: list[PaymentFact | RefundFact] = [*event.payments, *event.refunds] if event else []
+    return tuple(map(_said, facts))
 
 
 def _said(fact: PaymentFact | RefundFact) -> Said:

@@ -10,19 +10,13 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from models.clock import ServerClock
-from models.database import ADMISSION_TIMEOUT, Database, database, require_replica_set
 from models.duties import Repeated, repeating, stop_signals
-from models.indexes import require_indexes
 from models.private_port import PrivatePort, Reasons, listening
 from models.settings import Settings, require_webhook_secrets
 from models.telemetry import Subscriber, Telemetry
-from webhook.admission import Admission
-from webhook.event_rows import EventRows, Job
-from webhook.lanes import Lanes
+from webhook.engine import Engine, engine
 from webhook.observe import Census, WebhookLog, WebhookMetrics
-from webhook.processing import Processor
-from webhook.providers import PROVIDERS, Provider
+from webhook.providers import event_types, providers
 from webhook.receive import Receiver
 from webhook.recovery import Recovery
 from webhook.stats import Stats
@@ -38,12 +32,7 @@ class Webhook:
     """The running parts of one webhook process."""
 
     settings: Settings
-    db: Database
-    clock: ServerClock
-    admission: Admission
-    lanes: Lanes[Job]
-    recovery: Recovery
-    providers: dict[str, Provider]
+    engine: Engine
     telemetry: Telemetry
     registry: CollectorRegistry
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,20 +40,20 @@ class Webhook:
     def not_ready(self) -> Reasons:
         """Why no request should be sent here."""
         reasons = ["stopping"] if self.stopping.is_set() else []
-        return reasons if self.clock.fresh else [*reasons, "the database does not answer"]
+        return reasons if self.engine.clock.fresh else [*reasons, "the database does not answer"]
 
     def public_app(self) -> web.Application:
         """The endpoint that the providers call."""
-        app = web.Application()
-        for provider in self.providers.values():
-            receiver = Receiver(provider, self.admission, self.db, self.clock, self.settings.http, self.telemetry)
+        app, engine = web.Application(), self.engine
+        for provider in engine.providers.values():
+            receiver = Receiver(provider, engine.admission, engine.db, engine.clock, self.settings.http, self.telemetry)
             for path in dict.fromkeys((provider.path, *self.settings.http.extra_paths)):
                 app.router.add_post(path, receiver.handle)
         return app
 
     def private_app(self) -> web.Application:
         """Health and metrics."""
-        extra = {"/health/stats": Stats(self.db, self.clock).handle}
+        extra = {"/health/stats": Stats(self.engine.db, self.engine.clock).handle}
         return PrivatePort(self.registry, self.not_ready, extra).application()
 
 
@@ -75,31 +64,21 @@ async def webhook(settings: Settings, *subscribers: Subscriber) -> AsyncIterator
     Raises `SettingsError`, `DatabaseUnfit` or `Unavailable` when the process must not start.
     """
     require_webhook_secrets(settings)
-    providers: dict[str, Provider] = {name: make(settings) for name, make in PROVIDERS.items()}
     registry = CollectorRegistry()
-    metrics = WebhookMetrics(registry, frozenset().union(*(p.event_types for p in providers.values())))
+    known = providers(settings)
+    metrics = WebhookMetrics(registry, event_types(known))
     telemetry = Telemetry(metrics, *subscribers)
-    async with database(settings) as db, database(settings, timeout=ADMISSION_TIMEOUT) as admission_db:
-        await require_replica_set(db)
-        await require_indexes(db, settings)
-        clock = ServerClock(db.client)
-        await clock.run_once()
-        rows = EventRows(db, clock, settings.processing, telemetry)
-        processor = Processor(db, rows, clock, providers, settings.processing, settings.orders, telemetry)
-        lanes: Lanes[Job] = Lanes(settings.processing.workers, settings.processing.queue, processor.run)
-        admission = Admission(admission_db, db, clock, lanes, settings.processing)
-        recovery = Recovery(rows, lanes)
+    async with engine(settings, known, telemetry) as running:
         duties = (
-            Repeated(clock, CLOCK_INTERVAL),
-            Repeated(recovery, settings.processing.recovery_interval),
-            Repeated(Census(db, clock, metrics), CENSUS_INTERVAL),
+            Repeated(running.clock, CLOCK_INTERVAL),
+            Repeated(Recovery(running.rows, running.lanes), settings.processing.recovery_interval),
+            Repeated(Census(running.db, running.clock, metrics), CENSUS_INTERVAL),
         )
         async with repeating(telemetry, *duties):
             try:
-                yield Webhook(settings, db, clock, admission, lanes, recovery, providers, telemetry, registry)
+                yield Webhook(settings, running, telemetry, registry)
             finally:
-                await admission.settled()
-                await lanes.drain(settings.processing.drain)
+                await running.drain()
 
 
 async def serve(settings: Settings) -> None:

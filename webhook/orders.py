@@ -9,8 +9,8 @@ from typing import Any
 from models.database import Database, RawDocument
 from models.facts import Event
 from models.money import from_shop, parse_amount, parse_currency
-from models.reducer import Expectation
 from models.settings import OrderSettings
+from models.terms import Expectation
 
 _FIELDS = {"payment": 1, "history": 1, "version": 1, "orderNumber": 1, "userId": 1}
 

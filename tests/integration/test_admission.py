@@ -255,10 +255,10 @@ async def test_a_redelivery_makes_a_waiting_event_due_now(shop: Endpoint, status
 
 @pytest.mark.asyncio
 async def test_a_redelivery_hurries_an_event_at_most_every_five_seconds(shop: Endpoint) -> None:
-    due = await waiting(shop, "failed", hurriedAt=shop.parts.clock.now() - timedelta(seconds=2))
+    due = await waiting(shop, "failed", hurriedAt=shop.parts.engine.clock.now() - timedelta(seconds=2))
     assert await shop.post(sample.captured(3), "E3") == answer(DUPLICATE, "E3")
     assert (await shop.event("E3"))["nextAttemptAt"] == due
-    earlier = {"$set": {"hurriedAt": shop.parts.clock.now() - timedelta(seconds=6)}}
+    earlier = {"$set": {"hurriedAt": shop.parts.engine.clock.now() - timedelta(seconds=6)}}
     await shop.db.events.update_one({"eventId": "E3"}, earlier)
     await shop.post(sample.captured(3), "E3")
     assert (await shop.settled("E3"))["outcome"]["code"] == "applied"
@@ -285,14 +285,14 @@ async def test_a_duplicate_whose_row_vanished_before_it_was_counted_is_503(
     """Another process's insert was rolled back: an answer of 200 would lose the event."""
     await shop.post(sample.captured(1), "E1")
     await shop.settled("E1")
-    seen = shop.parts.admission._seen
+    seen = shop.parts.engine.admission._seen
 
     async def seen_and_gone(row: dict[str, Any]) -> Any:
         found = await seen(row)
         await shop.db.events.delete_one({"eventId": "E1"})
         return found
 
-    monkeypatch.setattr(shop.parts.admission, "_seen", seen_and_gone)
+    monkeypatch.setattr(shop.parts.engine.admission, "_seen", seen_and_gone)
     assert (await shop.post(sample.captured(1), "E1"))[0] == 503
     monkeypatch.undo()
     assert await shop.post(sample.captured(1), "E1") == answer(ACCEPTED, "E1")
@@ -306,13 +306,13 @@ async def test_a_duplicate_whose_row_vanished_before_it_was_seen_is_503(
 ) -> None:
     await shop.post(sample.captured(1), "E1")
     await shop.settled("E1")
-    seen = shop.parts.admission._seen
+    seen = shop.parts.engine.admission._seen
 
     async def gone_and_seen(row: dict[str, Any]) -> Any:
         await shop.db.events.delete_one({"eventId": "E1"})
         return await seen(row)
 
-    monkeypatch.setattr(shop.parts.admission, "_seen", gone_and_seen)
+    monkeypatch.setattr(shop.parts.engine.admission, "_seen", gone_and_seen)
     status, said = await shop.post(sample.captured(1), "E1")
     assert (status, said["error"]) == (503, "unavailable")
     assert shop.emitted[-1][1]["error"] == "Unavailable"
@@ -326,7 +326,7 @@ async def test_only_the_vanished_one_of_several_duplicates_is_503(
     await asyncio.gather(shop.post(sample.captured(1), "E1"), shop.post(sample.captured(2), "E2"))
     await shop.settled("E1")
     await shop.settled("E2")
-    seen = shop.parts.admission._seen
+    seen = shop.parts.engine.admission._seen
     both = asyncio.Barrier(2)
 
     async def seen_and_one_gone(row: dict[str, Any]) -> Any:
@@ -335,7 +335,7 @@ async def test_only_the_vanished_one_of_several_duplicates_is_503(
             await shop.db.events.delete_one({"eventId": "E1"})
         return found
 
-    monkeypatch.setattr(shop.parts.admission, "_seen", seen_and_one_gone)
+    monkeypatch.setattr(shop.parts.engine.admission, "_seen", seen_and_one_gone)
     gone, there = await asyncio.gather(shop.post(sample.captured(1), "E1"), shop.post(sample.captured(2), "E2"))
     assert gone[0] == 503
     assert there == answer(DUPLICATE, "E2")
@@ -446,7 +446,7 @@ async def test_a_connection_that_is_cut_while_an_insert_is_under_way_loses_and_d
 
 
 async def submitted(shop: Endpoint) -> bool:
-    return shop.parts.admission._inserts._task is not None
+    return shop.parts.engine.admission._inserts._task is not None
 
 
 @pytest.mark.asyncio
@@ -545,12 +545,12 @@ async def test_the_answer_does_not_wait_for_a_free_worker(db: Database, make_set
     """With its one worker busy the row is stored as `received`, and claimed when the worker is free."""
     await db.orders.insert_many([sample.order(1), sample.order(2)])
     async with endpoint(make_settings(processing={"workers": 1})) as shop:
-        busy = shop.parts.lanes.reserve("another lane")
+        busy = shop.parts.engine.lanes.reserve("another lane")
         assert busy is not None
         assert await shop.post(sample.captured(1), "E1") == answer(ACCEPTED, "E1")
         row = await shop.event("E1")
         assert (row["status"], row["attempts"], row.get("lease")) == ("received", 0, None)
-        shop.parts.lanes.release(busy)
+        shop.parts.engine.lanes.release(busy)
         assert (await shop.settled("E1"))["attempts"] == 1
         await assert_effect_once(db, 1)
 
@@ -584,9 +584,9 @@ async def test_a_failure_before_the_insert_gives_the_kept_worker_back(
         status, _ = await shop.post(sample.captured(1), "E1")
     assert status == 503
     lane = sample.provider_order_id(1)
-    reservation = shop.parts.lanes.reserve(lane)
+    reservation = shop.parts.engine.lanes.reserve(lane)
     assert reservation is not None, "the lane of the order would be blocked for ever"
-    shop.parts.lanes.release(reservation)
+    shop.parts.engine.lanes.release(reservation)
 
 
 @pytest.mark.asyncio

@@ -22,9 +22,10 @@ from models.database import DURABLE, Database
 from models.errors import PreconditionMissed
 from models.facts import Cause, Event
 from models.leases import Claim
-from models.reducer import Expectation, reduce
+from models.reducer import reduce
 from models.settings import OrderSettings
 from models.telemetry import Telemetry
+from models.terms import Expectation
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.endpoint import Endpoint, endpoint
@@ -33,6 +34,7 @@ from webhook import processing
 from webhook.event_rows import EventRows, Job
 from webhook.orders import Found, find_order
 from webhook.providers.razorpay import Razorpay
+from webhook.recovery import Recovery
 from webhook.settlement import Settlement
 
 PAYMENT = sample.payment_id(1)
@@ -624,7 +626,7 @@ async def test_an_event_whose_lease_still_lives_is_left_alone(db: Database, make
     await db.events.update_one({"eventId": "E1"}, {"$set": {"lease.until": later, "nextAttemptAt": later}})
     async with endpoint(make_settings()) as shop:
         await shop.post(sample.captured(1), "E1")  # not even a redelivery takes it away
-        await shop.parts.recovery.run_once()
+        await Recovery(shop.parts.engine.rows, shop.parts.engine.lanes).run_once()
         await shop.db.orders.insert_one(sample.order(2))
         await shop.processed(sample.captured(2), "E2")
         row = await shop.event("E1")
@@ -670,7 +672,7 @@ QUOTED = "asha1@example.com and a whole document"
 
 def raising(shop: Endpoint, monkeypatch: pytest.MonkeyPatch, error: Exception) -> Callable[[], None]:
     """Let the parser raise for every worker, though not for the endpoint; call the result to mend it."""
-    provider = shop.parts.providers["razorpay"]
+    provider = shop.parts.engine.providers["razorpay"]
     parse, endpoint_has_parsed = provider.parse, set[bytes]()
 
     def broken(raw: bytes) -> Event:
@@ -684,7 +686,7 @@ def raising(shop: Endpoint, monkeypatch: pytest.MonkeyPatch, error: Exception) -
 
 
 async def make_due(shop: Endpoint, event_id: str) -> None:
-    now = shop.parts.clock.now()
+    now = shop.parts.engine.clock.now()
     await shop.db.events.update_one({"eventId": event_id, "status": "failed"}, {"$set": {"nextAttemptAt": now}})
 
 
@@ -806,12 +808,12 @@ async def test_what_the_provider_wrote_about_an_error_stays_in_the_raw_body(shop
 async def test_a_job_that_is_not_due_any_more_is_left_alone(shop: Endpoint) -> None:
     """As a second process does that read the row just before this one failed on it."""
     await shop.processed(sample.captured(1), "E1")
-    later = shop.parts.clock.now() + timedelta(minutes=5)
+    later = shop.parts.engine.clock.now() + timedelta(minutes=5)
     again = {"status": "failed", "attempts": 1, "nextAttemptAt": later}
     await shop.db.events.update_one({"eventId": "E1"}, {"$set": again})
     row = await shop.event("E1")
-    assert shop.parts.lanes.offer("a lane", Job(row["_id"]))
-    assert await shop.parts.lanes.drain(5.0)
+    assert shop.parts.engine.lanes.offer("a lane", Job(row["_id"]))
+    assert await shop.parts.engine.lanes.drain(5.0)
     assert (await shop.event("E1")) == row
 
 
@@ -848,9 +850,9 @@ async def test_a_transition_by_an_old_reading_of_the_order_is_refused(shop: Endp
     stale = await shop.order(1)
     await shop.processed(sample.authorized(1), "E1")
     event = Razorpay(shop.parts.settings).parse(sample.encode(sample.authorized(1, letter="B")))
-    change = reduce(stale["payment"], event.facts, Expectation(sample.AMOUNT, "INR"), shop.parts.clock.now())
+    change = reduce(stale["payment"], event.facts, Expectation(sample.AMOUNT, "INR"), shop.parts.engine.clock.now())
     assert change is not None
-    clock = shop.parts.clock
+    clock = shop.parts.engine.clock
     rows = EventRows(shop.db, clock, shop.parts.settings.processing, Telemetry())
     claim = Claim.of(clock, 30.0)
     await shop.db.events.insert_one({"_id": "E2", "eventId": "E2", "bodyHash": "E2", "lease": claim.document()})

@@ -19,7 +19,7 @@ async def park(shop: Endpoint, body: Any, event_id: str) -> None:
     """Parked, and due again by itself in a quarter of an hour only."""
     await shop.post(body, event_id)
     await shop.settled(event_id, "parked")
-    later = shop.parts.clock.now() + timedelta(minutes=15)
+    later = shop.parts.engine.clock.now() + timedelta(minutes=15)
     await shop.db.events.update_one({"eventId": event_id}, {"$set": {"nextAttemptAt": later, "parks": 3}})
 
 

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.facts import PaymentFact, RefundFact
-from models.reducer import MISSING, Expectation, numbered, reduce
+from models.reducer import MISSING, numbered, reduce
 from models.states import PAID
+from models.terms import Expectation
 
 NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
 AMOUNT = 49_900

@@ -32,7 +32,7 @@ class Endpoint:
 
     @property
     def db(self) -> Database:
-        return self.parts.db
+        return self.parts.engine.db
 
     async def post(
         self,

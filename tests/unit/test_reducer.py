@@ -10,7 +10,8 @@ import pytest
 from models.entries import MOST_FAILED_ATTEMPTS
 from models.errors import OrderUnreadable
 from models.facts import PaymentFact, RefundFact
-from models.reducer import MISSING, Change, Expectation, numbered, reduce
+from models.reducer import MISSING, Change, numbered, reduce
+from models.terms import Expectation
 from webhook.providers.razorpay import _payment_fact
 
 NOW = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -142,7 +143,7 @@ def test_a_late_authorisation_completes_a_failed_order_with_its_details() -> Non
 @pytest.mark.parametrize("flag", [True, 1, "1"])
 @pytest.mark.parametrize("status", ["failed", "authorized", "created"])
 def test_the_captured_flag_of_a_payment_that_is_not_captured_never_completes(status: str, flag: object) -> None:
-    seen = _payment_fact({"id": "pay_A", "status": status, "captured": flag, "amount": 49_900, "currency": "INR"})
+    seen = _payment_fact({"id": "pay_A", "status": status, "captured": flag, "amount": 49_900, "currency": "INR"}, {})
     assert seen is not None
     order = pending()
     order.add(seen)

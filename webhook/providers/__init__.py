@@ -7,6 +7,7 @@ from typing import Protocol
 
 from models.facts import Event
 from models.settings import Settings
+from models.states import OwnEvent
 from webhook.providers.razorpay import Razorpay
 
 
@@ -41,3 +42,13 @@ class Provider(Protocol):
 
 
 PROVIDERS: Mapping[str, Callable[[Settings], Provider]] = {"razorpay": Razorpay}
+
+
+def providers(settings: Settings) -> dict[str, Provider]:
+    """Every provider by its name, as configured."""
+    return {name: make(settings) for name, make in PROVIDERS.items()}
+
+
+def event_types(known: Mapping[str, Provider]) -> frozenset[str]:
+    """Every type that moves orders; in metrics any other is `other`."""
+    return frozenset[str](OwnEvent).union(*(provider.event_types for provider in known.values()))

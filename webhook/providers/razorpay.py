@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.errors import Unparseable
-from models.facts import Event, PaymentFact, Refs, RefundFact
+from models.facts import CallbackFact, Event, LinkFact, PaymentFact, Refs, RefundFact
 from models.money import parse_amount, parse_currency
 from models.settings import Settings
+from models.states import OwnEvent
 from webhook.payload import read_object
 
 _SIGNATURE = re.compile(r"[0-9a-fA-F]{64}")
@@ -19,10 +20,20 @@ _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LATEST = 253402300799  # 9999-12-31, the last second a date can hold
 _LONGEST_TYPE = 100
 _LONGEST_WORD = 100
-
+_ORDER_PREFIX = "order_"
 
 PAYMENT_EVENTS = frozenset({"payment.authorized", "payment.captured", "payment.failed", "order.paid"})
 REFUND_EVENTS = frozenset({"refund.created", "refund.processed", "refund.failed", "refund.speed_changed"})
+LINK_EVENTS = frozenset(
+    {"payment_link.paid", "payment_link.partially_paid", "payment_link.expired", "payment_link.cancelled"}
+)
+_NEEDED: Mapping[str, frozenset[str]] = {
+    "payment": PAYMENT_EVENTS | {OwnEvent.RECONCILED_PAYMENT},
+    "refund": REFUND_EVENTS | {OwnEvent.RECONCILED_REFUND},
+    "payment link": LINK_EVENTS | {OwnEvent.RECONCILED_LINK},
+    "callback": frozenset({OwnEvent.CALLBACK}),
+}
+"""What a type that moves money must name, in its provider's bodies and in the ones that we make of its answers."""
 
 
 class Razorpay:
@@ -33,7 +44,7 @@ class Razorpay:
     signature_header = "X-Razorpay-Signature"
     event_id_header = "X-Razorpay-Event-Id"
     event_id_signed = False
-    event_types = PAYMENT_EVENTS | REFUND_EVENTS
+    event_types = frozenset[str]().union(*_NEEDED.values())
 
     def __init__(self, settings: Settings) -> None:
         self._secrets = {
@@ -63,27 +74,52 @@ class Razorpay:
         if not isinstance(event_type, str) or not event_type or not event_type.isprintable():
             raise Unparseable("the body names no event type")
         payload = _mapping(body.get("payload"))
-        payment, order = _entity(payload, "payment"), _entity(payload, "order")
-        fact = _payment_fact(payment) if event_type in self.event_types else None
-        refund = _refund_fact(_entity(payload, "refund")) if event_type in REFUND_EVENTS else None
-        if event_type in PAYMENT_EVENTS and fact is None:
-            raise Unparseable("the payload has no usable payment")
-        if event_type in REFUND_EVENTS and refund is None:
-            raise Unparseable("the payload has no usable refund")
+        link, order = _entity(payload, "payment_link"), _entity(payload, "order")
+        found = _Found(payload, event_type)
+        for what, facts in found.by_name().items():
+            if event_type in _NEEDED[what] and not facts:
+                raise Unparseable(f"the payload has no usable {what}")
         return Event(
             event_type=event_type[:_LONGEST_TYPE],
             account_id=_word(body.get("account_id")),
-            occurred_at=None if event_type.startswith("payment_link.") else _occurred_at(body, payload),
-            refs=_refs(payload, payment, order),
-            payments=(fact,) if fact else (),
-            refunds=(refund,) if refund else (),
-            receipt=_word(order.get("receipt")),
+            occurred_at=None if event_type in LINK_EVENTS else _occurred_at(body, payload),
+            refs=_refs(payload),
+            payments=found.payments,
+            refunds=found.refunds,
+            links=found.links,
+            callbacks=found.callbacks,
+            receipt=_word(link.get("reference_id")) or _word(order.get("receipt")),
+            link_notes=_notes(link),
             payload=body,
         )
 
     def is_ours(self, event: Event) -> bool:
         """Every account is, unless some are configured."""
         return not self._accounts or event.account_id in self._accounts
+
+
+class _Found:
+    """The facts that a payload's entities hold; a refund, link or callback only where the type is about one."""
+
+    def __init__(self, payload: Mapping[str, Any], event_type: str) -> None:
+        known = any(event_type in types for types in _NEEDED.values())
+        payment = _payment_fact(_entity(payload, "payment"), _entity(payload, "order")) if known else None
+        refund = _refund_fact(_entity(payload, "refund")) if event_type in _NEEDED["refund"] else None
+        link = _link_fact(_entity(payload, "payment_link")) if event_type in _NEEDED["payment link"] else None
+        callback = _callback_fact(_entity(payload, "callback")) if event_type in _NEEDED["callback"] else None
+        self.payments = (payment,) if payment else ()
+        self.refunds = (refund,) if refund else ()
+        self.links = (link,) if link else ()
+        self.callbacks = (callback,) if callback else ()
+
+    def by_name(self) -> dict[str, tuple[object, ...]]:
+        """As `_NEEDED` names them."""
+        return {
+            "payment": self.payments,
+            "refund": self.refunds,
+            "payment link": self.links,
+            "callback": self.callbacks,
+        }
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -113,26 +149,37 @@ def _occurred_at(body: Mapping[str, Any], payload: Mapping[str, Any]) -> int | N
     return _unix(body.get("created_at")) or _unix(payload.get("created_at"))
 
 
-def _refs(payload: Mapping[str, Any], payment: Mapping[str, Any], order: Mapping[str, Any]) -> Refs:
-    refund = _entity(payload, "refund")
+def _refs(payload: Mapping[str, Any]) -> Refs:
+    """A callback names its ids as its signature covers them; everything else names them in its entities."""
+    payment, refund = _entity(payload, "payment"), _entity(payload, "refund")
+    link, callback = _entity(payload, "payment_link"), _entity(payload, "callback")
+    order_id = _id(payment.get("order_id")) or _id(link.get("order_id")) or _id(callback.get("order_id"))
     return Refs(
-        order_id=_id(payment.get("order_id")) or _id(order.get("id")),
-        payment_id=_id(payment.get("id")) or _id(refund.get("payment_id")),
+        order_id=order_id or _order_id(_entity(payload, "order").get("id")),
+        payment_id=_id(payment.get("id")) or _id(refund.get("payment_id")) or _id(callback.get("payment_id")),
         refund_id=_id(refund.get("id")),
-        payment_link_id=_id(_entity(payload, "payment_link").get("id")),
-        subscription_id=_id(_entity(payload, "subscription").get("id")),
+        payment_link_id=_id(link.get("id")) or _id(callback.get("payment_link_id")),
+        subscription_id=_id(_entity(payload, "subscription").get("id")) or _id(callback.get("subscription_id")),
     )
 
 
-def _payment_fact(entity: Mapping[str, Any]) -> PaymentFact | None:
+def _order_id(value: object) -> str | None:
+    """One published link body shows its order's id without the prefix."""
+    found = _id(value)
+    return found if found is None or found.startswith(_ORDER_PREFIX) else _ORDER_PREFIX + found
+
+
+def _payment_fact(entity: Mapping[str, Any], order: Mapping[str, Any]) -> PaymentFact | None:
     payment_id, status = _id(entity.get("id")), _word(entity.get("status"))
     if payment_id is None or status is None:
         return None
+    order_id, amount = _id(entity.get("order_id")), parse_amount(entity.get("amount"))
+    of_our_order = order_id == _order_id(order.get("id"))
     return PaymentFact(
         id=payment_id,
         status=status,
         captured=_is_capture(status, entity.get("captured")),
-        amount=parse_amount(entity.get("amount")),
+        amount=amount,
         currency=parse_currency(entity.get("currency")),
         created_at=_unix(entity.get("created_at")),
         method=_word(entity.get("method")),
@@ -140,7 +187,43 @@ def _payment_fact(entity: Mapping[str, Any]) -> PaymentFact | None:
         fee=parse_amount(entity.get("fee")),
         tax=parse_amount(entity.get("tax")),
         error=_error(entity) if status == "failed" else {},
+        order_id=order_id,
+        order_amount=_paid_in_full(order, amount) if of_our_order else None,
     )
+
+
+def _paid_in_full(order: Mapping[str, Any], payment: int | None) -> int | None:
+    """The amount of a provider order that is paid, where one payment of another amount did not do it alone."""
+    amount = parse_amount(order.get("amount"))
+    paid = order.get("status") == "paid" and amount == parse_amount(order.get("amount_paid"))
+    return amount if paid and amount != payment else None
+
+
+def _link_fact(entity: Mapping[str, Any]) -> LinkFact | None:
+    link_id, status = _id(entity.get("id")), _word(entity.get("status"))
+    if link_id is None or status is None:
+        return None
+    partial = entity.get("accept_partial")
+    return LinkFact(
+        id=link_id,
+        status=status,
+        amount=parse_amount(entity.get("amount")),
+        currency=parse_currency(entity.get("currency")),
+        accept_partial=partial if isinstance(partial, bool) else None,
+        order_id=_id(entity.get("order_id")),
+    )
+
+
+def _callback_fact(entity: Mapping[str, Any]) -> CallbackFact | None:
+    payment_id, signature = _id(entity.get("payment_id")), _word(entity.get("signature"))
+    return CallbackFact(payment_id, signature) if payment_id and signature else None
+
+
+def _notes(link: Mapping[str, Any]) -> dict[str, str]:
+    """Short notes; `[]`, null and odd values are none, whole numbers are text."""
+    notes = _mapping(link.get("notes"))
+    texts = {name: str(value) if type(value) is int else value for name, value in notes.items()}
+    return {name: text for name, value in texts.items() if (text := _word(value))}
 
 
 def _refund_fact(entity: Mapping[str, Any]) -> RefundFact | None:
