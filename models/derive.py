@@ -95,7 +95,7 @@ def _suspicions(known: Known, fits: Mapping[str, str], expected: Expectation) ->
         ref = attempt["paymentId"]
         if known.credited(ref) and known.processed(ref) > attempt["amount"]:
             odd.add((ref, "refunded_more_than_captured"))
-        odd |= {(ref, f"paid_after_link_{end}") for end in known.ends(attempt)}
+        odd |= {(ref, f"paid_after_link_{end}") for end in known.ends}
         asked = {link["amount"] for link in known.links.values() if link["acceptPartial"]} - {None, expected.amount}
         if asked and expected.amount is not None and fits[ref] not in {WHOLE, WAITS}:
             odd.add((ref, "link_amount_differs"))

@@ -56,6 +56,8 @@ class EventRefs(Part):
     refund_id: str | None = None
     payment_link_id: str | None = None
     subscription_id: str | None = None
+    receipt: str | None = None
+    """The shop's order number, where the message names it."""
 
 
 class Outcome(Part):
@@ -139,6 +141,7 @@ class Order(Document):
             IndexModel([("payment.status", ASCENDING)]),
             IndexModel([("payment.transactionId", ASCENDING)]),
             IndexModel([("payment.paymentLinkId", ASCENDING)]),
+            IndexModel([("payment.refs.id", ASCENDING)]),
             IndexModel([("payment.changedAt", ASCENDING)]),
             IndexModel([("orderNumber", ASCENDING)]),
         ]

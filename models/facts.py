@@ -112,15 +112,19 @@ class Refs:
     refund_id: str | None = None
     payment_link_id: str | None = None
     subscription_id: str | None = None
+    receipt: str | None = None
+    """The shop's order number: the provider order's `receipt`, or the link's `reference_id`."""
 
     def document(self) -> dict[str, str | None]:
         """As stored in `webhook_events.refs`."""
+        named = {"receipt": self.receipt} if self.receipt else {}
         return {
             "orderId": self.order_id,
             "paymentId": self.payment_id,
             "refundId": self.refund_id,
             "paymentLinkId": self.payment_link_id,
             "subscriptionId": self.subscription_id,
+            **named,
         }
 
     @property
@@ -143,8 +147,6 @@ class Event:
     links: tuple[LinkFact, ...] = ()
     callbacks: tuple[CallbackFact, ...] = ()
     decisions: tuple[DecisionFact, ...] = ()
-    receipt: str | None = None
-    """The shop's order number: the provider order's `receipt`, or the link's `reference_id`."""
     link_notes: Mapping[str, str] = field(default_factory=dict)
     """The link's notes, which only the shop can write; a payment's notes can come from a browser and are no key."""
     order_key: object = None

@@ -64,18 +64,7 @@ class Known:
         ours = (refund for refund in self.refunds.values() if refund["paymentId"] == payment_id)
         return sum(refund["amount"] or 0 for refund in ours if refund["status"] == "processed")
 
-    def ends(self, attempt: Entry) -> set[str]:
-        """How the links ended (expired, cancelled) under which this payment may have been made."""
-        return {
-            end
-            for link in self.links.values()
-            if _may_belong(attempt, link)
-            for end in _ENDED
-            if end in link["statuses"]
-        }
-
-
-def _may_belong(attempt: Entry, link: Entry) -> bool:
-    """A link names its provider order only once it was paid; until then every payment may be its."""
-    orders = {attempt.get("orderId"), link["orderId"]}
-    return None in orders or len(orders) == 1
+    @property
+    def ends(self) -> set[str]:
+        """How links of the order ended without being paid in full: expired, cancelled."""
+        return {end for link in self.links.values() for end in _ENDED if end in link["statuses"]}

@@ -62,7 +62,7 @@ class Change:
     reviews: tuple[tuple[str, str], ...] = ()
     """(reason, ref) of entries that are new in `payment.review`."""
     waiting: frozenset[str] = frozenset()
-    """Payment ids of captures of which nobody can say yet whether they fit."""
+    """Payment ids of new captures of which nobody can say yet whether they fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def reduce(
         ledger=tuple(entry for entry in _ledger(after) if entry not in credited_before),
         fulfil=completes,
         reviews=tuple((entry["reason"], entry["ref"]) for entry in fresh),
-        waiting=new.waiting,
+        waiting=new.waiting - old.waiting,
     )
 
 
@@ -244,8 +244,7 @@ def _history(
     entries = _new_facts(before.links, after.links, _LINK_FACTS)
     entries += _new_facts(before.attempts, after.attempts, _PAYMENT_FACTS)
     entries += [
-        _entry("payment_part_captured", ref, after.attempts[ref])
-        for ref in sorted(step.new.parts - {attempt["paymentId"] for attempt in before.captures})
+        _entry("payment_part_captured", ref, after.attempts[ref]) for ref in sorted(step.new.parts - step.old.parts)
     ]
     if completes:
         first = step.new.accepted[0]

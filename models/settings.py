@@ -142,6 +142,10 @@ class OrderSettings(Section):
     """Dotted path of the currency in orders that lack `payment.currency`."""
     default_currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "INR"
     """Currency of an order that names none anywhere."""
+    link_note_keys: tuple[str, ...] = ("order_id", "orderId", "merchant_order_id")
+    """Names under which your payment links' notes hold the order's number or `_id`."""
+    customer_bears_fee: bool = False
+    """The customer pays the provider's fee on top: the provider's own order, paid in full, decides what fits."""
 
 
 class HttpSettings(Section):

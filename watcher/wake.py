@@ -7,28 +7,47 @@ from typing import Any
 
 from models.clock import ServerClock
 from models.database import Database
-from models.states import EventStatus
+from models.parking import Names, wake_parked
 
-ORDER_IDS = ("razorpayOrderId", "paymentLinkId")
-PAYMENT_IDS = ("razorpayPaymentId",)
 _PREFIX = "payment."
 
 
-def named_ids(change: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """The provider's order and payment ids that a change writes into an order, as far as it shows them."""
+def named_ids(changes: Iterable[Mapping[str, Any]]) -> Names:
+    """The provider's ids, and order numbers, that changes write into orders, as far as they show them."""
+    shown = [_shown(change) for change in changes]
+    refs = [ref for fields in shown for ref in _refs(fields)]
+    return Names(
+        orders=_strings(fields.get("razorpayOrderId") for fields in shown) | _ids(refs, "order"),
+        links=_strings(fields.get("paymentLinkId") for fields in shown) | _ids(refs, "payment_link"),
+        payments=_strings(fields.get("razorpayPaymentId") for fields in shown),
+        receipts=_strings(str(fields["orderNumber"]) for fields in shown if fields.get("orderNumber") is not None),
+    )
+
+
+def _shown(change: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `payment` that a change sets, by their names in it, and the order's number."""
     if change["operationType"] == "update":
-        fields = (change.get("updateDescription") or {}).get("updatedFields") or {}
-        payment = fields.get("payment")
-        shown = {path[len(_PREFIX) :]: value for path, value in fields.items() if path.startswith(_PREFIX)}
+        written = (change.get("updateDescription") or {}).get("updatedFields") or {}
+        dotted = {path[len(_PREFIX) :]: value for path, value in written.items() if path.startswith(_PREFIX)}
     else:
-        payment, shown = (change.get("fullDocument") or {}).get("payment"), {}
-    if isinstance(payment, dict):
-        shown |= payment
-    return _strings(shown, ORDER_IDS), _strings(shown, PAYMENT_IDS)
+        written, dotted = change.get("fullDocument") or {}, {}
+    payment = written.get("payment")
+    return {"orderNumber": written.get("orderNumber"), **dotted, **(payment if isinstance(payment, dict) else {})}
 
 
-def _strings(fields: Mapping[str, Any], names: Iterable[str]) -> set[str]:
-    return {value for name in names if isinstance(value := fields.get(name), str) and value}
+def _refs(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """`payment.refs` as a whole, or the entries of it that were added."""
+    whole = fields.get("refs")
+    added = [value for path, value in fields.items() if path.startswith("refs.")]
+    return [ref for ref in [*(whole if isinstance(whole, list) else ()), *added] if isinstance(ref, dict)]
+
+
+def _ids(refs: Iterable[Mapping[str, Any]], kind: str) -> set[str]:
+    return _strings(ref.get("id") for ref in refs if ref.get("kind") == kind)
+
+
+def _strings(values: Iterable[object]) -> set[str]:
+    return {value for value in values if isinstance(value, str) and value}
 
 
 class Waker:
@@ -38,18 +57,6 @@ class Waker:
         self._db, self._clock = db, clock
 
     async def wake(self, changes: Iterable[Mapping[str, Any]]) -> int:
-        """How many parked events these changes of orders made due now. Doing it twice changes nothing."""
-        orders: set[str] = set()
-        payments: set[str] = set()
-        for change in changes:
-            named = named_ids(change)
-            orders |= named[0]
-            payments |= named[1]
-        if not orders | payments or await self._db.events.find_one({"status": EventStatus.PARKED}, {"_id": 1}) is None:
-            return 0
-        now = self._clock.now()
-        about = [{"refs.orderId": {"$in": sorted(orders)}}, {"refs.paymentLinkId": {"$in": sorted(orders)}}]
-        about.append({"refs.paymentId": {"$in": sorted(payments)}})
-        waiting = {"status": EventStatus.PARKED, "nextAttemptAt": {"$gt": now}, "$or": about}
-        result = await self._db.events.update_many(waiting, {"$set": {"nextAttemptAt": now, "updatedAt": now}})
-        return result.modified_count
+        """How many parked events these changes of orders made due now."""
+        names = named_ids(changes)
+        return await wake_parked(self._db, names, self._clock.now()) if names else 0

@@ -134,13 +134,13 @@ class EventRows:
             session,
         )
 
-    async def park(self, row: Mapping[str, Any], claim: Claim) -> None:
-        """Let the event wait for its order; parking again keeps the first deadline."""
+    async def park(self, row: Mapping[str, Any], claim: Claim, outcome: str = "waiting_for_order") -> None:
+        """Let the event wait, by default for its order; parking again keeps the first deadline."""
         now, parks = self._clock.now(), row.get("parks", 0)
         changes = {
             "parks": parks + 1,
             "parkedUntil": row.get("parkedUntil") or now + timedelta(seconds=self._settings.parked_for),
-            "outcome": {"code": "waiting_for_order", "detail": None},
+            "outcome": {"code": outcome, "detail": None},
         }
         await self._release(row["_id"], claim, EventStatus.PARKED, now + timedelta(seconds=park_delay(parks)), changes)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bson import ObjectId
+
 from models.database import Database, RawDocument
-from models.facts import Event
+from models.facts import Event, RefFact
 from models.money import from_shop, parse_amount, parse_currency
 from models.settings import OrderSettings
 from models.terms import Expectation
@@ -17,45 +19,93 @@ _FIELDS = {"payment": 1, "history": 1, "version": 1, "orderNumber": 1, "userId":
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An order, and the payments of the event that someone must look at (payment id -> reason)."""
+    """An order, the payments of the event that someone must look at, and the ids under which the provider knows it."""
 
     order: RawDocument
     doubts: Mapping[str, str] = field(default_factory=dict)
+    """Payment id -> reason."""
+    refs: tuple[RefFact, ...] = ()
 
 
-async def find_order(db: Database, event: Event, settings: OrderSettings) -> Found | None:
-    """Look by our stored provider order id, then the payment's id, then the provider order's receipt; else None.
+async def find_order(db: Database, provider: str, event: Event, settings: OrderSettings) -> Found | None:
+    """The order that an event is about, or None.
 
-    `payment.notes` is never a key: it can come from the buyer's browser. When the receipt names another order than the
-    provider's order id does, the id decides and the payment goes to review.
+    Looked up by our stored provider order id, our stored link id, the payment's id, the shop's order number in the
+    provider order's receipt or the link's `reference_id`, and at last the link's notes. A payment's notes are never a
+    key: they can come from the buyer's browser. When two keys name different orders, the first decides and the payment
+    goes to review.
     """
-    order = await _by(db, settings, "payment.razorpayOrderId", event.refs.order_id)
-    for path in ("payment.attempts.paymentId", "payment.razorpayPaymentId"):
-        order = order or await _by(db, settings, path, event.refs.payment_id)
-    by_receipt = await _by_receipt(db, settings, event.receipt)
-    if order is None:
-        return Found(by_receipt) if by_receipt else None
-    if by_receipt and by_receipt["_id"] != order["_id"]:
-        return Found(order, {fact.id: "order_keys_disagree" for fact in event.payments})
-    return Found(order)
-
-
-async def _by_receipt(db: Database, settings: OrderSettings, receipt: str | None) -> RawDocument | None:
-    """The one order with this number (a shop may store it as an integer); none when two share it."""
-    if receipt is None:
+    look = _Look(db, settings)
+    if event.order_key is not None:
+        order = await read_order(db, event.order_key, settings)
+        return Found(order) if order else None
+    refs = event.refs
+    by_order = await look.by_id("payment.razorpayOrderId", provider, "order", refs.order_id)
+    by_link = await look.by_id("payment.paymentLinkId", provider, "payment_link", refs.payment_link_id)
+    by_payment = None if by_order or by_link else await look.by_payment(refs.payment_id)
+    by_number = await look.by_number(refs.receipt)
+    found = [order for order in (by_order, by_link, by_payment, by_number) if order]
+    if not found and (by_notes := await look.by_notes(event.link_notes)):
+        found = [by_notes]
+    if not found:
         return None
-    numbers: list[str | int] = [receipt, int(receipt)] if receipt.isascii() and receipt.isdigit() else [receipt]
-    found = await db.orders.find({"orderNumber": {"$in": numbers}}, _fields(settings)).limit(2).to_list()
-    return found[0] if len(found) == 1 else None
+    if any(other["_id"] != found[0]["_id"] for other in found):
+        return Found(found[0], {fact.id: "order_keys_disagree" for fact in event.payments})
+    return Found(found[0], refs=tuple(_learned(provider, event)))
+
+
+def _learned(provider: str, event: Event) -> Iterator[RefFact]:
+    """Ids that later events of the order may come under."""
+    if event.refs.order_id:
+        yield RefFact(provider, "order", event.refs.order_id)
+    if event.refs.payment_link_id:
+        yield RefFact(provider, "payment_link", event.refs.payment_link_id)
+
+
+class _Look:
+    """Look-ups of one order, each by an index."""
+
+    def __init__(self, db: Database, settings: OrderSettings) -> None:
+        self._orders, self._note_keys, self._fields = db.orders, settings.link_note_keys, _fields(settings)
+
+    async def by_id(self, path: str, provider: str, kind: str, value: str | None) -> RawDocument | None:
+        """By the shop's own field, or by what we have learned from the provider."""
+        if value is None:
+            return None
+        ref = {"provider": provider, "kind": kind, "id": value}
+        known = {"payment.refs.id": value, "payment.refs": {"$elemMatch": ref}}
+        return await self._one({path: value}) or await self._one(known)
+
+    async def by_payment(self, payment_id: str | None) -> RawDocument | None:
+        """By a payment that the order knows."""
+        if payment_id is None:
+            return None
+        paths = ("payment.attempts.paymentId", "payment.razorpayPaymentId")
+        return await self._one({paths[0]: payment_id}) or await self._one({paths[1]: payment_id})
+
+    async def by_number(self, number: str | None) -> RawDocument | None:
+        """The one order with this number (a shop may store it as an integer); none when two share it."""
+        if number is None:
+            return None
+        numbers: list[str | int] = [number, int(number)] if number.isascii() and number.isdigit() else [number]
+        found = await self._orders.find({"orderNumber": {"$in": numbers}}, self._fields).limit(2).to_list()
+        return found[0] if len(found) == 1 else None
+
+    async def by_notes(self, notes: Mapping[str, str]) -> RawDocument | None:
+        """By the order's number or `_id` under a configured name."""
+        for value in (notes[key] for key in self._note_keys if key in notes):
+            ids: list[object] = [value, ObjectId(value)] if ObjectId.is_valid(value) else [value]
+            if order := await self._one({"_id": {"$in": ids}}) or await self.by_number(value):
+                return order
+        return None
+
+    async def _one(self, query: Mapping[str, Any]) -> RawDocument | None:
+        return await self._orders.find_one(query, self._fields)
 
 
 async def read_order(db: Database, order_id: object, settings: OrderSettings) -> RawDocument | None:
     """The order as it is now."""
     return await db.orders.find_one({"_id": order_id}, _fields(settings))
-
-
-async def _by(db: Database, settings: OrderSettings, path: str, value: str | None) -> RawDocument | None:
-    return await db.orders.find_one({path: value}, _fields(settings)) if value else None
 
 
 def _fields(settings: OrderSettings) -> dict[str, int]:
@@ -75,10 +125,11 @@ def expectation(order: Mapping[str, Any], settings: OrderSettings) -> Expectatio
         stated = _at(order, settings.currency_path)
     currency = settings.default_currency if stated is None else parse_currency(stated)
     if payment.get("amount") is not None:
-        return Expectation(parse_amount(payment["amount"]), currency)
+        return Expectation(parse_amount(payment["amount"]), currency, settings.customer_bears_fee)
     if settings.amount_path is None or currency is None:
         return Expectation(None, currency)
-    return Expectation(from_shop(_at(order, settings.amount_path), settings.amount_unit, currency), currency)
+    amount = from_shop(_at(order, settings.amount_path), settings.amount_unit, currency)
+    return Expectation(amount, currency, settings.customer_bears_fee)
 
 
 def _at(document: Mapping[str, Any], path: str) -> object:

@@ -22,16 +22,20 @@ from models.database import Database, RawDocument, is_outage
 from models.errors import LeaseLost, OrderUnreadable, PayLatchError, Poison, PreconditionMissed, Retryable, Unparseable
 from models.facts import Cause, Event
 from models.leases import Claim
+from models.parking import Names, wake_parked
 from models.reducer import Change, reduce
 from models.settings import OrderSettings, ProcessingSettings
-from models.states import EventStatus
+from models.states import EventStatus, Origin
 from models.telemetry import Telemetry
-from webhook.event_rows import EventRows, Job, retry_delay
+from webhook.event_rows import PARK_PAUSES, EventRows, Job, retry_delay
 from webhook.orders import Found, expectation, find_order, read_order
+from webhook.own_messages import OWN, parse_own
 from webhook.providers import Provider
 from webhook.settlement import PAYMENT_INDEX, PaymentTaken, Settlement
 
 PRECONDITION_TRIES = 5
+PATIENCE = len(PARK_PAUSES)
+"""How often an event waits for what the provider has not told yet; then it takes effect as far as it can."""
 OUTAGE_PAUSE = 1.0
 SHORTEST_DEADLINE = 0.1
 
@@ -134,15 +138,32 @@ class Processor:
     async def _settle(self, work: _Work) -> str:
         """The event's effect; the outcome's code. Raises what `_failed` knows how to take."""
         row, claim = work.row, work.claim
-        provider = self._providers[row["provider"]]
-        event = provider.parse(bytes(row["rawBody"]))
-        if reason := _not_for_us(provider, event):
+        event = self._parse(row)
+        if reason := self._not_for_us(row, event):
             await self._rows.finish(row["_id"], claim, EventStatus.IGNORED, reason)
             return reason
-        found = await find_order(self._db, event, self._orders)
+        found = await self._find(row, event)
         if found is None:
             return await self._park(work, event)
         return await self._change(work, event, found)
+
+    def _parse(self, row: RawDocument) -> Event:
+        raw = bytes(row["rawBody"])
+        return parse_own(raw) if row["provider"] == OWN else self._providers[row["provider"]].parse(raw)
+
+    def _not_for_us(self, row: RawDocument, event: Event) -> str | None:
+        """Why an authentic event moves nothing here, or None."""
+        provider = self._providers.get(row["provider"])
+        if provider is not None and event.event_type not in provider.event_types:
+            return "unknown_type"
+        if provider is not None and row["origin"] == Origin.WEBHOOK and not provider.is_ours(event):
+            return "foreign_account"
+        refs = event.refs  # a refund is found by its payment
+        named = refs.order_id or refs.payment_link_id or event.refunds or event.order_key is not None
+        return None if named else "no_order_id"
+
+    async def _find(self, row: RawDocument, event: Event) -> Found | None:
+        return await find_order(self._db, row["provider"], event, self._orders)
 
     async def _park(self, work: _Work, event: Event) -> str:
         """Written first, then looked up once more: an order that came in between is not missed."""
@@ -153,7 +174,7 @@ class Processor:
             return "unmatched"
         await self._rows.park(row, claim)
         crash_point("webhook.parked")
-        if await find_order(self._db, event, self._orders) is None:
+        if await self._find(row, event) is None:
             return "parked"
         again = Claim.of(self._clock, self._processing.lease, claim.lsid)
         parked = await self._rows.load(row["_id"])
@@ -168,15 +189,17 @@ class Processor:
     async def _change(self, work: _Work, event: Event, found: Found) -> str:
         """Reduce and commit; when somebody else wrote the order in between, read it again, at most five times."""
         row, order = work.row, found.order
-        cause = Cause(row["eventId"], row["eventType"], row["origin"])
         taken: frozenset[str] = frozenset()
         for _ in range(PRECONDITION_TRIES):
             change = self._reduce(order, event, found, taken)
             if change is None:
                 await self._rows.finish(row["_id"], work.claim, EventStatus.COMPLETED, "already_applied")
                 return "already_applied"
+            if change.waiting and row.get("parks", 0) < PATIENCE:
+                await self._rows.park(row, work.claim, "waiting_for_terms")
+                return "parked"
             try:
-                await self._settlement.apply(row["_id"], work.claim, work.session, order, change, cause)
+                await self._apply(work, order, change)
             except PaymentTaken:
                 taken |= {change.set[PAYMENT_INDEX]}
             except (PreconditionMissed, PyMongoError) as error:
@@ -185,17 +208,25 @@ class Processor:
                 self._telemetry.emit("order.conflict")
                 await asyncio.sleep(random.uniform(0, 0.05))  # noqa: S311 - lets the other writer go first
             else:
-                self._announce(order, change)
+                await self._tell(order, event, change)
                 return "applied"
             order = await self._read_again(order)
         raise PreconditionMissed("the order is written faster than it can be read")
+
+    async def _apply(self, work: _Work, order: RawDocument, change: Change) -> None:
+        row = work.row
+        for payment_id in change.waiting:  # before, so that a crash repeats it instead of losing it
+            now, about = self._clock.now(), f"order {order['_id']}"
+            await raise_alert(self._db, self._telemetry, "payment_terms_unknown", payment_id, now, about)
+        cause = Cause(row["eventId"], row["eventType"], row["origin"])
+        await self._settlement.apply(row["_id"], work.claim, work.session, order, change, cause)
 
     def _reduce(self, order: RawDocument, event: Event, found: Found, taken: frozenset[str]) -> Change | None:
         payment = order.get("payment", {})
         if not isinstance(payment, dict):
             raise OrderUnreadable("the order's `payment` is no document")
-        expected = expectation(order, self._orders)
-        return reduce(payment, event.facts, expected, self._clock.now(), taken, found.doubts)
+        expected, facts = expectation(order, self._orders), (*event.facts, *found.refs)
+        return reduce(payment, facts, expected, self._clock.now(), taken, found.doubts)
 
     async def _read_again(self, order: RawDocument) -> RawDocument:
         again = await read_order(self._db, order["_id"], self._orders)
@@ -203,11 +234,20 @@ class Processor:
             raise PreconditionMissed("the order was deleted in this moment")
         return again
 
-    def _announce(self, order: RawDocument, change: Change) -> None:
+    async def _tell(self, order: RawDocument, event: Event, change: Change) -> None:
+        """Log what happened, and wake events that waited for what this one told.
+
+        Failure policy: open. What is not woken here wakes by its own timer.
+        """
         if change.status_from != change.status_to:
             self._telemetry.emit("order.moved", order=str(order["_id"]), to=str(change.status_to))
         for reason, ref in change.reviews:
             announce(self._telemetry, "payment_review", f"{reason}:{ref}", f"order {order['_id']}")
+        if "payment.refs" not in change.set and "payment.links" not in change.set:
+            return
+        names = Names(orders=_some(event.refs.order_id), links=_some(event.refs.payment_link_id))
+        with contextlib.suppress(PyMongoError):
+            await wake_parked(self._db, names, self._clock.now())
 
     async def _failed(self, work: _Work, failure: Exception) -> str:
         """Write what follows from a failure; if even that fails, the lease ends and another worker comes."""
@@ -244,13 +284,8 @@ class Processor:
         await self._rows.finish(row["_id"], claim, EventStatus.DEAD, outcome, detail)
 
 
-def _not_for_us(provider: Provider, event: Event) -> str | None:
-    """Why an authentic event moves nothing here, or None."""
-    if event.event_type not in provider.event_types:
-        return "unknown_type"
-    if not provider.is_ours(event):
-        return "foreign_account"
-    return None if event.refs.order_id or event.refunds else "no_order_id"  # a refund is found by its payment
+def _some(value: str | None) -> frozenset[str]:
+    return frozenset({value} if value else ())
 
 
 def _is_conflict(error: Exception) -> bool:

@@ -19,6 +19,7 @@ Json = dict[str, Any]
 Method = Literal["card", "upi", "netbanking", "wallet"]
 PaymentStatus = Literal["authorized", "captured", "failed"]
 RefundStatus = Literal["pending", "processed", "failed"]
+LinkStatus = Literal["created", "partially_paid", "paid", "expired", "cancelled"]
 
 METHODS: tuple[Method, ...] = ("card", "upi", "netbanking", "wallet")
 BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -210,6 +211,84 @@ def refund(
         "speed_processed": "normal",
         "speed_requested": "normal",
     }
+
+
+def payment_link(
+    rng: random.Random,
+    *,
+    amount: int,
+    reference_id: str,
+    created_at: int,
+    accept_partial: bool = False,
+    currency: str = "INR",
+    notes: Json | None = None,
+) -> Json:
+    """A payment link entity in status `created`; `reference_id` is the shop's own number, unset times are 0."""
+    return {
+        "accept_partial": accept_partial,
+        "amount": amount,
+        "amount_paid": 0,
+        "cancelled_at": 0,
+        "created_at": created_at,
+        "currency": currency,
+        "customer": {"contact": "+910000000001", "email": "asha.nair@example.com"},
+        "description": "Tea",
+        "expire_by": created_at + 86_400,
+        "expired_at": 0,
+        "first_min_partial_amount": 0,
+        "id": identifier(rng, "plink_"),
+        "notes": notes,
+        "notify": {"email": False, "sms": False, "whatsapp": False},
+        "reference_id": reference_id,
+        "reminder_enable": False,
+        "reminders": [],
+        "short_url": f"https://rzp.io/rzp/{identifier(rng)[:7]}",
+        "status": "created",
+        "updated_at": created_at,
+        "upi_link": False,
+        "user_id": "",
+        "whatsapp_link": False,
+    }
+
+
+def link_order(rng: random.Random, link: Json) -> Json:
+    """The provider's own order behind a link, made when somebody opens it."""
+    made = order(
+        rng,
+        amount=link["amount"],
+        receipt=link["reference_id"],
+        created_at=link["created_at"] + 10,
+        currency=link["currency"],
+    )
+    return {**made, "partial_payment": link["accept_partial"], "product_type": "payment_link_v2"}
+
+
+def link_in_status(link: Json, status: LinkStatus, at: int, *, order_id: str | None = None, paid: int = 0) -> Json:
+    """The same link as another snapshot; it names its order once somebody has paid, `paid` in all."""
+    ended = {"expired": {"expired_at": at}, "cancelled": {"cancelled_at": at}}.get(status, {})
+    seen = {**link, **ended, "status": status, "amount_paid": paid, "updated_at": at}
+    return {**seen, "order_id": order_id} if paid else seen
+
+
+def link_paid(link: Json, of: Json, payment: Json, account_id: str, *, paid: int) -> Json:
+    """`payment_link.paid` or `.partially_paid` after the payment by which `paid` came in all; keys are sorted."""
+    whole = paid >= link["amount"]
+    captured, at = in_status(payment, "captured"), payment["created_at"] + 2
+    seen = link_in_status(link, "paid" if whole else "partially_paid", at, order_id=of["id"], paid=paid)
+    due = {"amount_paid": paid, "amount_due": link["amount"] - paid, "status": "paid" if whole else "attempted"}
+    return _link_event(seen, account_id, order={**of, **due}, payment=captured)
+
+
+def link_ended(link: Json, status: Literal["expired", "cancelled"], at: int, account_id: str) -> Json:
+    """`payment_link.expired` or `.cancelled`: the link alone."""
+    return _link_event(link_in_status(link, status, at), account_id)
+
+
+def _link_event(link: Json, account_id: str, **parts: Json) -> Json:
+    """The envelope of link events: its `created_at` is the link's, and all keys are alphabetical."""
+    made = event(f"payment_link.{link['status']}", link["created_at"], account_id, payment_link=link, **parts)
+    ordered: Json = json.loads(json.dumps(made, sort_keys=True))
+    return ordered
 
 
 def after_refunds(entity: Json, total: int) -> Json:

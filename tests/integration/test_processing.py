@@ -824,8 +824,8 @@ async def test_an_order_that_comes_while_its_event_is_being_parked_is_not_missed
     monkeypatch.setattr("webhook.event_rows.PARK_PAUSES", (900.0,))
     found_by = find_order
 
-    async def comes_in_between(db: Database, event: Event, orders: OrderSettings) -> Found | None:
-        found = await found_by(db, event, orders)
+    async def comes_in_between(db: Database, provider: str, event: Event, orders: OrderSettings) -> Found | None:
+        found = await found_by(db, provider, event, orders)
         if found is None:
             await db.orders.insert_one(sample.order(2))
         return found

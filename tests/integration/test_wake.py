@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from models.database import Database
+from models.parking import Names
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.daemon import daemon
@@ -50,10 +51,33 @@ async def test_an_order_that_appears_or_gets_its_id_wakes_its_events(
         assert (await shop.event("E2"))["status"] == "parked", "events of other orders sleep on"
 
 
-def test_only_ids_that_a_change_shows_are_named() -> None:
-    fields = {"payment.razorpayPaymentId": "pay_1", "payment.razorpayOrderId": 7, "razorpayOrderIdx": "x", "notes": {}}
-    update = {"operationType": "update", "updateDescription": {"updatedFields": fields}}
-    assert named_ids(update) == (set(), {"pay_1"})
-    born = {"operationType": "insert", "fullDocument": {"payment": {"paymentLinkId": "plink_1", "razorpayOrderId": ""}}}
-    assert named_ids(born) == ({"plink_1"}, set())
-    assert named_ids({"operationType": "insert", "fullDocument": None}) == (set(), set())
+def updated(**fields: Any) -> dict[str, Any]:
+    paths = {path.replace("__", "."): value for path, value in fields.items()}
+    return {"operationType": "update", "updateDescription": {"updatedFields": paths}}
+
+
+def born(document: Any) -> dict[str, Any]:
+    return {"operationType": "insert", "fullDocument": document}
+
+
+LINK_REF = {"provider": "razorpay", "kind": "payment_link", "id": "plink_2"}
+ORDER_REF = {"provider": "razorpay", "kind": "order", "id": "order_2"}
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (updated(payment__razorpayPaymentId="pay_1", payment__razorpayOrderId=7, notes={}), Names(payments={"pay_1"})),
+        (updated(payment__refs=[LINK_REF, ORDER_REF, 7]), Names(orders={"order_2"}, links={"plink_2"})),
+        (updated(payment__refs__1=ORDER_REF), Names(orders={"order_2"})),
+        (updated(orderNumber=12), Names(receipts={"12"})),
+        (updated(razorpayOrderIdx="x"), Names()),
+        (born({"payment": {"paymentLinkId": "plink_1", "razorpayOrderId": ""}}), Names(links={"plink_1"})),
+        (born({"payment": {"razorpayOrderId": "order_1"}}), Names(orders={"order_1"})),
+        (born({"orderNumber": "TEA-1", "payment": None}), Names(receipts={"TEA-1"})),
+        (born(None), Names()),
+    ],
+)
+def test_only_ids_that_a_change_shows_are_named(change: dict[str, Any], names: Names) -> None:
+    found = named_ids([change])
+    assert found == Names(*({*ids} for ids in (names.orders, names.links, names.payments, names.receipts)))

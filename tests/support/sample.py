@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from models.settings import Settings
 from scripts.simulator import builders
@@ -107,6 +107,35 @@ def order_paid(number: int, **changes: Any) -> Json:
         "created_at": CREATED - 60,
     }
     return event("order.paid", payment=entity, order=provider_order)
+
+
+def link_id(number: int) -> str:
+    return f"plink_Test{number:09d}"
+
+
+def link(number: int, *, amount: int = AMOUNT, **changes: Any) -> Json:
+    """The payment link of order `number`, in status `created`."""
+    made = builders.payment_link(
+        random.Random(f"link{number}"), amount=amount, reference_id=f"TEA-{number}", created_at=CREATED - 600
+    )
+    return {**made, "id": link_id(number), **changes}
+
+
+def link_paid(
+    number: int, *payments: Json, of: Json | None = None, order_id: str | None = None, paid: int | None = None
+) -> Json:
+    """`payment_link.paid` or `.partially_paid` after these payments; the last one is in the event."""
+    entity, shown = of or link(number), [*payments] or [payment(number)]
+    provider_order = {
+        **builders.link_order(random.Random(f"lo{number}"), entity),
+        "id": order_id or provider_order_id(number),
+    }
+    total = sum(each["amount"] for each in shown) if paid is None else paid
+    return builders.link_paid(entity, provider_order, shown[-1], ACCOUNT, paid=total)
+
+
+def link_ended(number: int, status: Literal["expired", "cancelled"] = "expired", **changes: Any) -> Json:
+    return builders.link_ended(link(number, **changes), status, CREATED + 900, ACCOUNT)
 
 
 def refund_id(number: int, nth: int = 1) -> str:

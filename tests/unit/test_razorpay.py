@@ -88,14 +88,14 @@ def test_a_capture_is_read_field_by_field() -> None:
 
 def test_order_paid_brings_the_shops_order_number_as_the_receipt() -> None:
     event = parse(sample.order_paid(3))
-    assert (event.receipt, event.refs.order_id) == ("TEA-3", sample.provider_order_id(3))
+    assert (event.refs.receipt, event.refs.order_id) == ("TEA-3", sample.provider_order_id(3))
     assert event.payments[0].captured
 
 
 @pytest.mark.parametrize("notes", [[], {}, None, {"order_id": 7}, {"orderId": ["x"]}, "text", 7])
 def test_notes_of_any_shape_neither_fail_nor_say_which_order_it_is(notes: object) -> None:
     event = parse(sample.captured(1, notes=notes))
-    assert (event.refs.order_id, event.receipt) == (sample.provider_order_id(1), None)
+    assert (event.refs.order_id, event.refs.receipt) == (sample.provider_order_id(1), None)
 
 
 def test_without_notes_nothing_fails() -> None:
@@ -435,7 +435,7 @@ def test_any_type_in_any_place_is_an_event_or_unparseable_and_what_is_kept_can_b
             event = parse(_with(message, path, weird))
         except Unparseable:
             continue
-        words = [event.event_type, event.account_id, event.receipt, *event.refs.document().values()]
+        words = [event.event_type, event.account_id, event.refs.receipt, *event.refs.document().values()]
         for fact in event.payments:
             assert fact.amount is None or 0 <= fact.amount < 10**15
             assert fact.created_at is None or 0 < fact.created_at < 2**40

@@ -9,7 +9,7 @@ import pytest
 
 from models.entries import MOST_FAILED_ATTEMPTS
 from models.errors import OrderUnreadable
-from models.facts import PaymentFact, RefundFact
+from models.facts import Fact, PaymentFact, RefundFact
 from models.reducer import MISSING, Change, numbered, reduce
 from models.terms import Expectation
 from webhook.providers.razorpay import _payment_fact
@@ -46,7 +46,7 @@ class Order:
 
     def add(
         self,
-        *facts: PaymentFact | RefundFact,
+        *facts: Fact,
         expected: Expectation = EXPECTED,
         taken: Iterable[str] = (),
         doubts: Mapping[str, str] | None = None,

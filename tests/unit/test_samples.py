@@ -36,7 +36,7 @@ def test_a_published_body_is_an_event_whose_name_and_payload_are_kept(path: Path
     stored = storable(event.payload)
     assert stored == event.payload
     assert bson.decode(bson.encode(stored)) == stored
-    if event.event_type in Razorpay.event_types:
+    if event.event_type in Razorpay.event_types and not event.event_type.endswith((".expired", ".cancelled")):
         (fact,) = event.payments
         assert fact.amount is not None
         assert fact.currency is not None

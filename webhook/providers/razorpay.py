@@ -74,7 +74,6 @@ class Razorpay:
         if not isinstance(event_type, str) or not event_type or not event_type.isprintable():
             raise Unparseable("the body names no event type")
         payload = _mapping(body.get("payload"))
-        link, order = _entity(payload, "payment_link"), _entity(payload, "order")
         found = _Found(payload, event_type)
         for what, facts in found.by_name().items():
             if event_type in _NEEDED[what] and not facts:
@@ -88,8 +87,7 @@ class Razorpay:
             refunds=found.refunds,
             links=found.links,
             callbacks=found.callbacks,
-            receipt=_word(link.get("reference_id")) or _word(order.get("receipt")),
-            link_notes=_notes(link),
+            link_notes=_notes(_entity(payload, "payment_link")),
             payload=body,
         )
 
@@ -105,7 +103,8 @@ class _Found:
         known = any(event_type in types for types in _NEEDED.values())
         payment = _payment_fact(_entity(payload, "payment"), _entity(payload, "order")) if known else None
         refund = _refund_fact(_entity(payload, "refund")) if event_type in _NEEDED["refund"] else None
-        link = _link_fact(_entity(payload, "payment_link")) if event_type in _NEEDED["payment link"] else None
+        ended = event_type.partition(".")[2]
+        link = _link_fact(_entity(payload, "payment_link"), ended) if event_type in _NEEDED["payment link"] else None
         callback = _callback_fact(_entity(payload, "callback")) if event_type in _NEEDED["callback"] else None
         self.payments = (payment,) if payment else ()
         self.refunds = (refund,) if refund else ()
@@ -153,13 +152,15 @@ def _refs(payload: Mapping[str, Any]) -> Refs:
     """A callback names its ids as its signature covers them; everything else names them in its entities."""
     payment, refund = _entity(payload, "payment"), _entity(payload, "refund")
     link, callback = _entity(payload, "payment_link"), _entity(payload, "callback")
+    order = _entity(payload, "order")
     order_id = _id(payment.get("order_id")) or _id(link.get("order_id")) or _id(callback.get("order_id"))
     return Refs(
-        order_id=order_id or _order_id(_entity(payload, "order").get("id")),
+        order_id=order_id or _order_id(order.get("id")),
         payment_id=_id(payment.get("id")) or _id(refund.get("payment_id")) or _id(callback.get("payment_id")),
         refund_id=_id(refund.get("id")),
         payment_link_id=_id(link.get("id")) or _id(callback.get("payment_link_id")),
         subscription_id=_id(_entity(payload, "subscription").get("id")) or _id(callback.get("subscription_id")),
+        receipt=_word(link.get("reference_id")) or _word(order.get("receipt")),
     )
 
 
@@ -199,9 +200,10 @@ def _paid_in_full(order: Mapping[str, Any], payment: int | None) -> int | None:
     return amount if paid and amount != payment else None
 
 
-def _link_fact(entity: Mapping[str, Any]) -> LinkFact | None:
-    link_id, status = _id(entity.get("id")), _word(entity.get("status"))
-    if link_id is None or status is None:
+def _link_fact(entity: Mapping[str, Any], named: str) -> LinkFact | None:
+    """A link without a status is what the event's name says of it."""
+    link_id, status = _id(entity.get("id")), _word(entity.get("status")) or named
+    if link_id is None:
         return None
     partial = entity.get("accept_partial")
     return LinkFact(
