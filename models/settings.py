@@ -227,6 +227,8 @@ class NotificationSettings(Section):
     """Tries of a message whose fate stays unknown; one that was certainly not sent is tried until it is too old."""
     templates: Path | None = None
     """Folder whose templates are used instead of the built-in ones of the same name."""
+    language_path: str | None = None
+    """Dotted path of the customer's language in an order, such as `customer.language`; unset: the shop's language."""
 
     @field_validator("routes")
     @classmethod

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from babel import Locale, UnknownLocaleError
 from babel.dates import format_datetime
 from bson import ObjectId
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from models.settings import Settings
 
 _LONGEST = 200
+_DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _NOTHING: Mapping[str, Any] = {}
 # Where the thing that `ref` names is kept in `payment`, and under which names its id.
 _ENTRIES = {
@@ -58,17 +60,19 @@ class Particulars:
 
 
 class Reader:
-    """Reads orders in the shop's locale, time zone and currency; raises `SettingsError` for unknown ones."""
+    """Reads orders in a locale and in the shop's time zone and currency; raises `SettingsError` for an unknown zone."""
 
     def __init__(self, settings: Settings) -> None:
         self.locale = settings.shop.locale
         self._zone = _zone(settings.shop.timezone)
         self._default_currency = settings.orders.default_currency
         self._currency_path = settings.orders.currency_path
-        try:
-            self.language = Locale.parse(self.locale).language
-        except (ValueError, UnknownLocaleError):
-            raise SettingsError("PAYLATCH_SHOP__LOCALE is not a locale such as en_IN") from None
+
+    def in_locale(self, locale: str) -> Reader:
+        """The same reader, but one that writes amounts and times as `locale` does."""
+        other = copy.copy(self)
+        other.locale = locale
+        return other
 
     def read(self, notice: str, ref: str | None, order: Mapping[str, Any], fact_at: datetime | None) -> Particulars:
         """The particulars of one notice; never raises, whatever the order looks like."""
@@ -95,7 +99,7 @@ class Reader:
         )
 
     def moment(self, value: object) -> str:
-        """A time in the shop's zone and locale; a naive one is in UTC, a number in unix seconds; else empty."""
+        """A time in the shop's zone; a naive one is in UTC, a number in unix seconds, anything else is empty."""
         try:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 value = datetime.fromtimestamp(value, UTC)
@@ -110,7 +114,7 @@ class Reader:
         return (
             parse_currency(entry.get("currency"))
             or parse_currency(payment.get("currency"))
-            or parse_currency(_at(order, self._currency_path))
+            or parse_currency(at_path(order, self._currency_path))
             or parse_currency(self._default_currency)
         )
 
@@ -128,7 +132,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else _NOTHING
 
 
-def _at(order: Mapping[str, Any], path: str | None) -> object:
+def at_path(order: Mapping[str, Any], path: str | None) -> object:
+    """What an order has at a dotted path; None where the path leads nowhere."""
     found: object = order
     for name in path.split(".") if path else ():
         found = _mapping(found).get(name)
@@ -143,8 +148,11 @@ def _zone(name: str) -> tzinfo:
 
 
 def _name(value: object) -> str:
-    """A name for the greeting. Anybody can order with anybody's address, so a name never carries a link into a mail."""
-    name = " ".join(text(value).split())
+    """A name for the greeting. Anybody can order with anybody's address, so a name never carries a link into a mail.
+
+    Nor does it turn the writing direction of what follows; letters that are written from right to left need no mark.
+    """
+    name = " ".join(_DIRECTION.sub("", text(value)).split())
     return "" if "://" in name or "www." in name.lower() else name
 
 

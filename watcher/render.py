@@ -6,7 +6,7 @@ Orders are data: they are handed to templates and never become part of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,15 @@ from jinja2 import (
     FileSystemLoader,
     TemplateNotFound,
     TemplateSyntaxError,
+    pass_context,
     select_autoescape,
 )
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from models.errors import SettingsError
 from models.telemetry import Telemetry
+from watcher.languages import FALLBACK, Language, Languages
 from watcher.money import money
 from watcher.particulars import Reader
 
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["RenderError", "Rendered", "Renderer", "money"]
 
 BUILT_IN = Path(__file__).parent / "templates"
-FALLBACK_LANGUAGE = "en"
 TITLE_FIRST = frozenset({"inapp"})
 """Channels whose text has its title in the first line rather than in a file of its own."""
 WITH_SUBJECT = frozenset({"email"})
@@ -49,6 +51,8 @@ class Rendered:
     subject: str
     text: str
     html: str | None
+    language: str = field(default=FALLBACK, compare=False)
+    """The folder that the text came from: `hi`."""
 
 
 class RenderError(Exception):
@@ -60,8 +64,8 @@ class Renderer:
 
     def __init__(self, settings: Settings, telemetry: Telemetry | None = None) -> None:
         """Raise `SettingsError`, with file and line, for a template of the shop's that Jinja cannot read."""
+        self.languages = Languages(settings)
         self._reader = Reader(settings)
-        self._languages = tuple(dict.fromkeys((self._reader.locale, self._reader.language, FALLBACK_LANGUAGE)))
         self._shop = {"name": settings.shop.name, "url": settings.shop.url or ""}
         self._telemetry = telemetry or Telemetry()
         built_in = _Folder(BUILT_IN)
@@ -71,6 +75,7 @@ class Renderer:
             own = _Folder(folder)
             _check(folder, self._environment(own))
             self._own = self._environment(ChoiceLoader([own, built_in]))
+        self._had = frozenset((self._own or self._built_in).list_templates(extensions=("txt",)))
 
     def render(
         self,
@@ -81,20 +86,24 @@ class Renderer:
         order: Mapping[str, Any],
         fact_at: datetime | None,
     ) -> Rendered:
-        """The words of one notice for one recipient; raises `RenderError` where there is no template.
+        """The words of one notice for one recipient, in the customer's language where the order tells it.
+
+        Raises `RenderError` where there is no template.
 
         Failure policy: open. When the shop's own template fails on this order, the built-in text goes out instead,
         since a plain message is worth more to a customer than none; `render.template_failed` tells the operator.
         """
+        locale, languages = self._spoken(notice, channel, recipient, order)
         variables = {
-            **asdict(self._reader.read(notice, ref, order, fact_at)),
+            **asdict(self._reader.in_locale(locale).read(notice, ref, order, fact_at)),
+            "locale": locale,
             "notice": notice,
             "ref": ref or "",
             "recipient": recipient,
             "order": order,
             "shop": self._shop,
         }
-        write = partial(self._rendered, notice, channel, recipient, variables)
+        write = partial(self._rendered, notice, channel, (languages, recipient), variables)
         if self._own is not None:
             try:
                 return write(self._own)
@@ -110,25 +119,37 @@ class Renderer:
         except Exception as error:  # noqa: BLE001 - whatever it was, its text may quote the order
             raise RenderError(f"the template for {notice} by {channel} failed: {type(error).__name__}") from None
 
-    def _rendered(
-        self, notice: str, channel: str, recipient: str, variables: Mapping[str, Any], templates: Environment
-    ) -> Rendered:
-        def part(suffix: str) -> str:
-            names = self._names(notice + suffix, channel, recipient)
-            return templates.select_template(names).render(variables)
+    def _spoken(
+        self, notice: str, channel: str, recipient: str, order: Mapping[str, Any]
+    ) -> tuple[str, tuple[str, ...]]:
+        """The locale of amounts and times, and the languages to look for words in, best first.
 
-        text = part(".txt")
+        A message whose text is not to be had in the customer's language is in the shop's language as a whole.
+        """
+        shop = self.languages.shop
+        own = self.languages.of_customer(order, recipient)
+        if own is None or self._had.isdisjoint(_names(own.folders, channel, recipient, f"{notice}.txt")):
+            own = Language(shop.locale, ())
+        return own.locale, tuple(dict.fromkeys((*own.folders, *shop.folders, FALLBACK)))
+
+    def _rendered(
+        self,
+        notice: str,
+        channel: str,
+        to: tuple[tuple[str, ...], str],
+        variables: Mapping[str, Any],
+        templates: Environment,
+    ) -> Rendered:
+        def part(suffix: str) -> tuple[str, str]:
+            template = templates.select_template(_names(to[0], channel, to[1], notice + suffix))
+            return template.render(variables), (template.name or "").partition("/")[0]
+
+        text, language = part(".txt")
         if channel in TITLE_FIRST:
             title, _, body = text.partition("\n")
-            return Rendered(title, body.strip("\n"), None)
-        subject = part(".subject.txt") if channel in WITH_SUBJECT else ""
-        return Rendered(subject, text, part(".html") if channel in WITH_HTML else None)
-
-    def _names(self, file: str, channel: str, recipient: str) -> list[str]:
-        """Where to look: the recipient's own folder in every language first, so that nobody gets another's words."""
-        folders = [f"{language}/{channel}/{recipient}" for language in self._languages]
-        folders += [f"{language}/{channel}" for language in self._languages]
-        return [f"{folder}/{file}" for folder in folders]
+            return Rendered(title, body.strip("\n"), None, language)
+        subject = part(".subject.txt")[0] if channel in WITH_SUBJECT else ""
+        return Rendered(subject, text, part(".html")[0] if channel in WITH_HTML else None, language)
 
     def _environment(self, loader: BaseLoader) -> Environment:
         environment = ImmutableSandboxedEnvironment(
@@ -141,9 +162,17 @@ class Renderer:
             cache_size=-1,
             auto_reload=False,
         )
-        environment.filters["money"] = partial(money, locale=self._reader.locale)
-        environment.filters["moment"] = self._reader.moment
+        environment.filters["money"] = self._money
+        environment.filters["moment"] = self._moment
         return environment
+
+    @pass_context
+    def _money(self, context: Context, amount: object, currency: object) -> str:
+        return money(amount, currency, context.get("locale", self._reader.locale))
+
+    @pass_context
+    def _moment(self, context: Context, value: object) -> str:
+        return self._reader.in_locale(context.get("locale", self._reader.locale)).moment(value)
 
 
 class _Folder(FileSystemLoader):
@@ -153,6 +182,13 @@ class _Folder(FileSystemLoader):
         """As the file has it, a subject without the white space around it."""
         source, path, fresh = super().get_source(environment, template)
         return source.strip() if template.endswith(".subject.txt") else source, path, fresh
+
+
+def _names(languages: tuple[str, ...], channel: str, recipient: str, file: str) -> list[str]:
+    """Where to look: the recipient's own folder in every language first, so that nobody gets another's words."""
+    folders = [f"{language}/{channel}/{recipient}" for language in languages]
+    folders += [f"{language}/{channel}" for language in languages]
+    return [f"{folder}/{file}" for folder in folders]
 
 
 def _nothing_for_none(value: object) -> object:
