@@ -225,7 +225,7 @@ class _Pace:
 def _life(rng: random.Random, options: TrafficOptions, n: int, account_id: str, story: Story | LinkStory) -> Life:
     number, placed_at = f"PL-{n + 1:05d}-{digits(rng, 8)}", options.started_at + n // 10
     if story in LINK_STORIES:
-        return link_life(rng, number, placed_at, account_id, cast("LinkStory", story))
+        return link_life(rng, number, placed_at, account_id, story)
     return live(rng, number, placed_at, account_id, cast("Story", story), authorized=options.authorized_share)
 
 
