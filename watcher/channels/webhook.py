@@ -76,7 +76,7 @@ class WebhookChannel:
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": " ".join(signer.sign(message_id, now, body.decode()) for signer in self._signers),
         }
-        answer = await self._http.post(self._url, body, headers)
+        answer = await self._http.post(self._url.get_secret_value(), body, headers)
         if not answer.accepted:
             raise answer.refusal
         return Sent(message_id)
@@ -115,10 +115,10 @@ def _event(message: Message) -> dict[str, Any]:
     }
 
 
-def _checked_url(own: OutgoingWebhookSettings) -> str:
+def _checked_url(own: OutgoingWebhookSettings) -> SecretStr:
     """The address; raises `SettingsError`, which does not repeat it."""
-    url = own.url.get_secret_value() if own.url else ""
-    scheme, host = _scheme_and_host(url)
+    url = own.url or SecretStr("")
+    scheme, host = _scheme_and_host(url.get_secret_value())
     if not host or scheme not in {"https", "http"}:
         raise SettingsError(f"{_SECTION}__URL is not an address such as https://erp.example.com/paylatch")
     if not own.private_targets and (scheme != "https" or (_is_address(host) and forbidden(host))):
