@@ -7,7 +7,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ TOO_MANY, TOO_MANY_UNTIL = "too many, seconds", "too many, a date"
 SERVER_ERROR = "a 5xx"
 SILENCE, BROKEN = "silence after the request", "a reset after the request"
 NOBODY, NO_HOST, NO_PROOF = "connection refused", "no such host", "a bad certificate"
-CASES = (ACCEPTED, SLOW, REFUSED, CLIENT_ERROR, TOO_MANY, TOO_MANY_UNTIL, SERVER_ERROR)
+CASES: tuple[str, ...] = (ACCEPTED, SLOW, REFUSED, CLIENT_ERROR, TOO_MANY, TOO_MANY_UNTIL, SERVER_ERROR)
 CASES += (SILENCE, BROKEN, NOBODY, NO_HOST, NO_PROOF)
 
 RETRY_AFTER = 120
@@ -73,7 +73,7 @@ STORE_CASES = (ACCEPTED, SILENCE, NOBODY)
 
 @dataclass
 class Stage:
-    """The channel, open, and what its receiver has seen; `again` prepares for one more try of the same kind."""
+    """The channel, open; `box` is its receiver where it talks HTTP, `stored` what a channel that stores has stored."""
 
     channel: Channel
     message: Message
@@ -88,7 +88,6 @@ class Surroundings:
     settings: Callable[..., Settings]
     certificate: ssl.SSLContext
     patch: pytest.MonkeyPatch
-    sections: dict[str, Any] = field(default_factory=dict)
 
 
 @contextlib.asynccontextmanager

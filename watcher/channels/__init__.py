@@ -1,4 +1,5 @@
-"""What a channel is. A new one (`sms`, `whatsapp`) is a module here, a line in `registry.py` and a template folder.
+"""What a channel is. A new one is a module here, a line in `registry.py`, a template folder and a stage for the suite
+that every channel passes (`tests/integration/test_channel_conformance.py`).
 
 SendError
 ├── NotSent     certainly not sent, worth another try          -> row `retry`

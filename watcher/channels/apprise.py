@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from apprise import Apprise, AppriseAsset, PersistentStoreMode
+from apprise import Apprise, AppriseAsset, NotifyFormat, PersistentStoreMode
 
 from models.errors import SettingsError
 from watcher.channels import Message, NoAddress, NotSent, Sent, Stores, Unknown
@@ -60,14 +60,19 @@ class AppriseChannel:
     async def send(self, key: str, message: Message) -> Sent:
         """Tell every service; raises `SendError`."""
         try:
-            sending = self._threads.submit(self._apprise.notify, body=message.text, title=message.subject)
+            sending = self._threads.submit(
+                self._apprise.notify,
+                body=message.text,
+                title=message.subject,
+                body_format=NotifyFormat.TEXT,  # what an order says is escaped where a service reads markup
+            )
         except RuntimeError:  # the channel is closed
             raise NotSent("not_open") from None
         try:
             async with asyncio.timeout(self.timeout):
                 told = await asyncio.wrap_future(sending)
         except TimeoutError:
-            if sending.cancelled():  # it never got a thread, since earlier ones hang
+            if sending.cancel():  # it never got a thread, since earlier ones hang
                 raise NotSent("no_thread") from None
             raise Unknown("timeout") from None
         except Exception:  # noqa: BLE001 - a hundred plugins can raise whatever Python can

@@ -92,7 +92,7 @@ class Http:
             ):
                 progress.answer = Answer(response.status, retry_after(response.headers))
                 return Answer(response.status, progress.answer.retry_after, await _body(response))
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - a library's fault, too, must leave the message with a known end
             if progress.answer is not None:  # the status says enough
                 return progress.answer
             raise progress.broken(error) from None

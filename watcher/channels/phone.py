@@ -12,6 +12,7 @@ from watcher.channels import NoAddress
 
 HOME = "IN"
 """Where a number without a country code is."""
+_MOBILE = {phonenumbers.PhoneNumberType.MOBILE, phonenumbers.PhoneNumberType.FIXED_LINE_OR_MOBILE}
 _WRITTEN = re.compile(r"\+?[0-9][0-9 ().\-\u00a0]{5,30}")
 
 
@@ -24,7 +25,7 @@ def customer_phone(order: Mapping[str, Any], recipient: str) -> str:
 
 
 def e164(value: object) -> str:
-    """One valid number with its country code; raises `NoAddress("no_phone")` or `NoAddress("bad_phone")`.
+    """One valid mobile number with its country code; raises `NoAddress`: no_phone, bad_phone or not_mobile.
 
     A whole number is taken for its digits, since some shops store them so; letters and extensions are not guessed at.
     """
@@ -40,4 +41,6 @@ def e164(value: object) -> str:
         raise NoAddress("bad_phone") from None
     if not phonenumbers.is_valid_number(number):
         raise NoAddress("bad_phone")
+    if phonenumbers.number_type(number) not in _MOBILE:
+        raise NoAddress("not_mobile")
     return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)

@@ -20,6 +20,7 @@ _TRANSLATED = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64
 """IPv4 inside IPv6 (mapped, NAT64), whose last 32 bits decide."""
 _NEVER = (
     ipaddress.ip_network("168.63.129.16/32"),  # Azure's metadata and health address
+    ipaddress.ip_network("192.0.0.0/24"),  # Oracle's metadata among others
     ipaddress.ip_network("192.88.99.0/24"),  # relays of 6to4
     ipaddress.ip_network("2001::/32"),  # Teredo
     ipaddress.ip_network("2002::/16"),  # 6to4
@@ -58,6 +59,8 @@ class PublicResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         """The addresses; raises `TargetForbidden`, or what the resolver raises."""
         found = await self._resolver.resolve(host, port, family)
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, "the name has no usable address")
         if any(forbidden(each["host"]) for each in found):
             raise TargetForbidden("the name leads to an address that is not public")
         return found

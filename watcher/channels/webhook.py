@@ -129,13 +129,14 @@ def _checked_url(own: OutgoingWebhookSettings) -> SecretStr:
 
 
 def _scheme_and_host(url: str) -> tuple[str, str]:
-    """Both empty for an address with credentials in it or one that cannot be read."""
+    """Both empty for an address with credentials or white space in it, or one that cannot be read."""
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port  # an impossible port is told of only when it is read
     except ValueError:
         return "", ""
-    return ("", "") if "@" in parts.netloc else (parts.scheme, host or "")
+    usable = host and "@" not in parts.netloc and url.isprintable() and " " not in url
+    return (parts.scheme, host or "") if usable else ("", "")
 
 
 def _is_address(host: str) -> bool:
