@@ -32,6 +32,7 @@ from tests.support.stages import (
     STORE_CASES,
     TOO_MANY,
     TOO_MANY_UNTIL,
+    UNGREETED,
     Surroundings,
     stage,
 )
@@ -54,6 +55,7 @@ RULES: Mapping[str, type] = {
     SERVER_ERROR: NotSent,
     SILENCE: Unknown,
     BROKEN: Unknown,
+    UNGREETED: NotSent,
     NOBODY: NotSent,
     NO_HOST: NotSent,
     NO_PROOF: NotSent,
@@ -61,7 +63,7 @@ RULES: Mapping[str, type] = {
 NEVER_SURE = {"apprise", "inapp"}
 """Apprise tells only whether all went well; in-app messages have a key, which makes sending them again harmless."""
 WITHOUT: Mapping[str, set[str]] = {
-    "email": set(CASES) - {*MAIL_CASES, NOBODY, NO_HOST, NO_PROOF},  # SMTP has no Retry-After
+    "email": set(CASES) - {*MAIL_CASES, UNGREETED, NOBODY, NO_HOST, NO_PROOF},  # SMTP has no Retry-After
     "inapp": set(CASES) - set(STORE_CASES),
 }
 ENDS = [(name, case) for name in CHANNELS for case in CASES if case not in WITHOUT.get(name, set())]

@@ -204,6 +204,17 @@ async def test_an_address_that_needs_no_resolving_is_checked_at_the_connection()
     assert box.connections == 0
 
 
+@pytest.mark.asyncio
+async def test_a_fault_of_a_library_leaves_the_message_with_a_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError(HOST)
+
+    monkeypatch.setattr(socket, "getaddrinfo", broken)
+    async with guarded() as channel:
+        with pytest.raises(NotSent, match=r"^connect_failed$"):
+            await channel.send("key", MESSAGE)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -26,9 +26,10 @@ REFUSED, CLIENT_ERROR = "refused for good", "a 4xx"
 TOO_MANY, TOO_MANY_UNTIL = "too many, seconds", "too many, a date"
 SERVER_ERROR = "a 5xx"
 SILENCE, BROKEN = "silence after the request", "a reset after the request"
+UNGREETED = "silence before the request"
 NOBODY, NO_HOST, NO_PROOF = "connection refused", "no such host", "a bad certificate"
 CASES: tuple[str, ...] = (ACCEPTED, SLOW, REFUSED, CLIENT_ERROR, TOO_MANY, TOO_MANY_UNTIL, SERVER_ERROR)
-CASES += (SILENCE, BROKEN, NOBODY, NO_HOST, NO_PROOF)
+CASES += (SILENCE, BROKEN, UNGREETED, NOBODY, NO_HOST, NO_PROOF)
 
 RETRY_AFTER = 120
 HOST = "provider.example.com"
@@ -113,14 +114,19 @@ def _behaviour(name: str, case: str) -> Behaviour:
     }.get(case, reply(200, taken))
 
 
+def _timeout(case: str) -> float:
+    return 0.5 if case in {SILENCE, UNGREETED} else 5.0
+
+
 @contextlib.asynccontextmanager
 async def _http_stage(name: str, case: str, given: Surroundings) -> AsyncIterator[Stage]:
     tls = given.certificate if case == NO_PROOF else None
-    async with receiver(_behaviour(name, case), tls) as box:
-        place = f"{HOST}:443" if case == NO_HOST else f"127.0.0.1:{free_port() if case == NOBODY else box.port}"
+    async with receiver(_behaviour(name, case), tls) as box, mailbox.silent_server() as silent:
         _no_such_host(given.patch)
-        secure = case in {NO_HOST, NO_PROOF}
-        sections = sections_of(name, place, secure=secure, timeout=0.5 if case == SILENCE else 5.0)
+        ports = {NOBODY: free_port(), UNGREETED: silent}
+        place = f"{HOST}:443" if case == NO_HOST else f"127.0.0.1:{ports.get(case, box.port)}"
+        secure = case in {NO_HOST, NO_PROOF, UNGREETED}
+        sections = sections_of(name, place, secure=secure, timeout=_timeout(case))
         async with _channel(name, given.settings(**sections)) as channel:
             yield Stage(channel, MESSAGES[name], box)
 
@@ -150,9 +156,13 @@ async def _channel(name: str, settings: Settings, stores: Stores | None = None) 
 @contextlib.asynccontextmanager
 async def _mail_stage(case: str, given: Surroundings) -> AsyncIterator[Stage]:
     _no_such_host(given.patch)
-    own: dict[str, Any] = {"tls": "none", "timeout": 0.5 if case == SILENCE else 5.0}
-    async with mailbox.mailbox(started=case != NOBODY) as box, receiver(tls=given.certificate) as stranger:
-        own["port"] = box.port
+    own: dict[str, Any] = {"tls": "none", "timeout": _timeout(case)}
+    async with (
+        mailbox.mailbox(started=case != NOBODY) as box,
+        receiver(tls=given.certificate) as stranger,
+        mailbox.silent_server() as silent,
+    ):
+        own["port"] = silent if case == UNGREETED else box.port
         if case == NO_HOST:
             own |= {"host": HOST}
         if case == NO_PROOF:

@@ -1,5 +1,6 @@
-"""What a channel is. A new one is a module here, a line in `registry.py`, a template folder and a stage for the suite
-that every channel passes (`tests/integration/test_channel_conformance.py`).
+"""What a channel is. A new one is a module here, a line in `registry.py`, a template folder and a stage in the tests.
+
+Every channel passes one suite, `tests/integration/test_channel_conformance.py`.
 
 SendError
 ├── NotSent     certainly not sent, worth another try          -> row `retry`

@@ -41,11 +41,11 @@ def forbidden(address: str) -> bool:
             found = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         elif found not in _GLOBAL_UNICAST:
             return True
-    special = (
-        found.is_multicast or found.is_reserved or found.is_loopback or found.is_link_local or found.is_unspecified
-    )
-    listed = any(found in network for network in _NEVER if network.version == found.version)
-    return special or listed or found.is_private or not found.is_global
+    if (
+        found.is_multicast or found.is_reserved or not found.is_global
+    ):  # private, loopback and link-local are not global
+        return True
+    return any(found in network for network in _NEVER if network.version == found.version)
 
 
 class PublicResolver(AbstractResolver):
