@@ -129,6 +129,26 @@ class Http:
             await self._session.close()
 
 
+class OverHttp:
+    """What channels over HTTP have in common: their connections are opened and closed with them."""
+
+    _http: Http
+
+    async def __aenter__(self) -> Self:
+        """Connections are opened when there is something to send."""
+        await self._http.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        await self._http.__aexit__(kind, error, traceback)
+
+
 @dataclass(slots=True)
 class _Progress:
     """How far a request has come, and so what a failure means."""

@@ -7,11 +7,10 @@ template by one id, and the answer is JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from watcher.channels import Message, NotSent, Rejected, SendError, Sent, Stores, Unknown
-from watcher.channels.http import Answer, Http, encoded
+from watcher.channels import Message, NotSent, Rejected, Sent, Stores, Unknown
+from watcher.channels.http import Answer, Http, OverHttp, encoded
 from watcher.channels.phone import customer_phone
 from watcher.channels.provider_templates import notice_of, number_of, require_notices, values
 
@@ -28,7 +27,7 @@ _SEEN_BEFORE = "311"
 _LONGEST_CODE = 8
 
 
-class SmsChannel:
+class SmsChannel(OverHttp):
     """Text messages; unkeyed, since MSG91 sends a second copy of the same request again."""
 
     name = "sms"
@@ -74,20 +73,6 @@ class SmsChannel:
         recipient = {"mobiles": number_of(message).removeprefix("+"), **variables}
         return {"template_id": template, "short_url": "0", "recipients": [recipient]}
 
-    async def __aenter__(self) -> Self:
-        """Connections are opened when there is something to send."""
-        await self._http.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the connections."""
-        await self._http.__aexit__(kind, error, traceback)
-
 
 def accepted(answer: Answer) -> str:
     """MSG91's request id; raises `SendError`. It tells some refusals by the status, others in an answer of 200."""
@@ -106,12 +91,8 @@ def accepted(answer: Answer) -> str:
         raise answer.refusal
     if kind is None:
         raise Unknown("answer_unreadable")
-    raise _refused(answer, code)
-
-
-def _refused(answer: Answer, code: str) -> SendError:
-    """Refused with a code that we do not know: certainly not sent, and not known to be this message's fault."""
-    return NotSent(f"msg91_{code or 'refused'}", answer.retry_after)
+    # A code that we do not know: certainly not sent, and not known to be this message's fault.
+    raise NotSent(f"msg91_{code or 'refused'}", answer.retry_after)
 
 
 def _code(document: Mapping[str, Any]) -> str:

@@ -10,7 +10,6 @@ import binascii
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -20,7 +19,7 @@ from standardwebhooks import Webhook
 
 from models.errors import SettingsError
 from watcher.channels import Message, NoAddress, Rejected, Sent, Stores
-from watcher.channels.http import Http, encoded
+from watcher.channels.http import Http, OverHttp, encoded
 from watcher.channels.targets import PublicResolver, forbidden, public_socket
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _SHORTEST_SECRET, _LONGEST_SECRET = 24, 64  # bytes, by the specification
 _SECTION = "PAYLATCH_OUTGOING_WEBHOOK"
 
 
-class WebhookChannel:
+class WebhookChannel(OverHttp):
     """Signed webhooks; keyed, since a receiver refuses a `webhook-id` that it has taken."""
 
     name = "webhook"
@@ -80,20 +79,6 @@ class WebhookChannel:
         if not answer.accepted:
             raise answer.refusal
         return Sent(message_id)
-
-    async def __aenter__(self) -> Self:
-        """Connections are opened when there is something to send."""
-        await self._http.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the connections."""
-        await self._http.__aexit__(kind, error, traceback)
 
 
 def _event(message: Message) -> dict[str, Any]:

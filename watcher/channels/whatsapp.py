@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from models.errors import SettingsError
 from watcher.channels import Message, NotSent, Rejected, SendError, Sent, Stores, Unknown
-from watcher.channels.http import Answer, Http, encoded
+from watcher.channels.http import Answer, Http, OverHttp, encoded
 from watcher.channels.phone import customer_phone
 from watcher.channels.provider_templates import notice_of, number_of, require_notices, values
 
@@ -26,7 +25,7 @@ _THIS_MESSAGE = frozenset({130472, 131021, 131026, 131030, 131047, 131049, 13105
 """No WhatsApp at that number, opted out, not reachable this way."""
 
 
-class WhatsAppChannel:
+class WhatsAppChannel(OverHttp):
     """WhatsApp; unkeyed, since Meta sends a second copy of the same request again."""
 
     name = "whatsapp"
@@ -84,20 +83,6 @@ class WhatsAppChannel:
             "type": "template",
             "template": template,
         }
-
-    async def __aenter__(self) -> Self:
-        """Connections are opened when there is something to send."""
-        await self._http.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the connections."""
-        await self._http.__aexit__(kind, error, traceback)
 
 
 def refusal(answer: Answer) -> SendError:
