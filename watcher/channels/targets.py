@@ -41,9 +41,7 @@ def forbidden(address: str) -> bool:
             found = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         elif found not in _GLOBAL_UNICAST:
             return True
-    if (
-        found.is_multicast or found.is_reserved or not found.is_global
-    ):  # private, loopback and link-local are not global
+    if found.is_multicast or found.is_reserved or not found.is_global:
         return True
     return any(found in network for network in _NEVER if network.version == found.version)
 
