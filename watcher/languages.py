@@ -34,7 +34,8 @@ class Language:
 class Languages:
     """The shop's language, and the customer's where an order tells it; raises `SettingsError` for an unknown locale."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, always: object = None) -> None:
+        """`always` counts instead of what orders say, where it is a language."""
         self._path = settings.notifications.language_path
         try:
             shop = Locale.parse(settings.shop.locale)
@@ -42,12 +43,15 @@ class Languages:
             raise SettingsError("PAYLATCH_SHOP__LOCALE is not a locale such as en_IN") from None
         self.shop = Language(settings.shop.locale, (settings.shop.locale, *_language(shop).folders))
         self._country: str | None = shop.territory
+        self._always = self._named(always)
 
     def of_customer(self, order: Mapping[str, Any], recipient: str) -> Language | None:
         """What the order says; None where it says nothing that is a language, and for the shop's own people."""
-        return None if recipient in _SHOP_ONLY else self.named(at_path(order, self._path))
+        if recipient in _SHOP_ONLY:
+            return None
+        return self._always or self._named(at_path(order, self._path))
 
-    def named(self, value: object) -> Language | None:
+    def _named(self, value: object) -> Language | None:
         """The language that `hi`, `hi-IN` or `hi_IN` stands for; without a country it is written as in the shop's.
 
         Failure policy: open. Whatever is no language is None: a message in the shop's language is better than none.

@@ -5,6 +5,7 @@ Orders are data: they are handed to templates and never become part of one.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["RenderError", "Rendered", "Renderer", "money"]
 
 BUILT_IN = Path(__file__).parent / "templates"
-TITLE_FIRST = frozenset({"inapp"})
+TITLE_FIRST = frozenset({"inapp", "apprise"})
 """Channels whose text has its title in the first line rather than in a file of its own."""
 WITH_SUBJECT = frozenset({"email"})
 WITH_HTML = frozenset({"email"})
@@ -62,16 +63,20 @@ class RenderError(Exception):
 class Renderer:
     """Renders every notice for every channel; all templates are read and compiled once."""
 
-    def __init__(self, settings: Settings, telemetry: Telemetry | None = None) -> None:
-        """Raise `SettingsError`, with file and line, for a template of the shop's that Jinja cannot read."""
-        self.languages = Languages(settings)
+    def __init__(self, settings: Settings, telemetry: Telemetry | None = None, language: object = None) -> None:
+        """`language` counts instead of what orders say, where it is one.
+
+        Raises `SettingsError`, with file and line, for a template of the shop's that Jinja cannot read.
+        """
+        self._languages = Languages(settings, language)
         self._reader = Reader(settings)
         self._shop = {"name": settings.shop.name, "url": settings.shop.url or ""}
         self._telemetry = telemetry or Telemetry()
         built_in = _Folder(BUILT_IN)
         self._built_in = self._environment(built_in)
         self._own: Environment | None = None
-        if folder := settings.notifications.templates:
+        self._folder = settings.notifications.templates
+        if folder := self._folder:
             own = _Folder(folder)
             _check(folder, self._environment(own))
             self._own = self._environment(ChoiceLoader([own, built_in]))
@@ -108,10 +113,8 @@ class Renderer:
             try:
                 return write(self._own)
             except Exception as error:  # noqa: BLE001 - a template can raise whatever Python can
-                failure = type(error).__name__
-                self._telemetry.emit(
-                    "render.template_failed", notice=notice, channel=channel, to=recipient, error=failure
-                )
+                said = {"notice": notice, "channel": channel, "to": recipient, "error": type(error).__name__}
+                self._telemetry.emit("render.template_failed", **said, at=self._place(error))
         try:
             return write(self._built_in)
         except TemplateNotFound:
@@ -126,8 +129,8 @@ class Renderer:
 
         A message whose text is not to be had in the customer's language is in the shop's language as a whole.
         """
-        shop = self.languages.shop
-        own = self.languages.of_customer(order, recipient)
+        shop = self._languages.shop
+        own = self._languages.of_customer(order, recipient)
         if own is None or self._had.isdisjoint(_names(own.folders, channel, recipient, f"{notice}.txt")):
             own = Language(shop.locale, ())
         return own.locale, tuple(dict.fromkeys((*own.folders, *shop.folders, FALLBACK)))
@@ -164,7 +167,14 @@ class Renderer:
         )
         environment.filters["money"] = self._money
         environment.filters["moment"] = self._moment
+        environment.filters["line"] = _one_line
         return environment
+
+    def _place(self, error: Exception) -> str:
+        """The template's file and line in which it failed, since Jinja writes them into the traceback."""
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [frame for frame in frames if self._folder and Path(frame.filename).is_relative_to(self._folder)]
+        return f"{ours[-1].filename}, line {ours[-1].lineno}" if ours else ""
 
     @pass_context
     def _money(self, context: Context, amount: object, currency: object) -> str:
@@ -193,6 +203,11 @@ def _names(languages: tuple[str, ...], channel: str, recipient: str, file: str) 
 
 def _nothing_for_none(value: object) -> object:
     return "" if value is None else value
+
+
+def _one_line(value: object) -> str:
+    """The value in one line, however an order has it: what channels with a value per line cannot do without."""
+    return " ".join(str(_nothing_for_none(value)).split())
 
 
 def _check(folder: Path, environment: Environment) -> None:
