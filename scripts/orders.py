@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -19,14 +17,12 @@ from scripts.order_page import page
 from scripts.order_story import Records, counted, parsed, tell
 from scripts.order_text import print_story
 from scripts.order_verdict import verdict
-from scripts.output import output, print_json, print_table
+from scripts.output import STDOUT, output, print_json, print_table, write_text
 from scripts.session import Session, session
 from scripts.unmatched import Parsers, Unmatched, unmatched
 from webhook.providers import PROVIDERS
 
 app = App(name="orders", help="Why is this order not paid? And which money belongs to no order?")
-
-_STDOUT = "-"
 
 
 @app.command
@@ -52,14 +48,14 @@ async def show(
     html
         Write one self-contained page to this file (`-`: to standard output) instead of text.
     """
-    if as_json and html == _STDOUT:
+    if as_json and html == STDOUT:
         raise Refused("JSON and a page cannot both go to standard output: give --html a file")
     async with session() as now_open:
         records, now = await _read(now_open, order, reveal=reveal)
         story = tell(records, partial(_parsed, _parsers(now_open)), reveal=reveal)
     why = verdict(story)
     if html is not None:
-        _write(page(story, why, now, revealed=reveal), html)
+        write_text(page(story, why, now, revealed=reveal), html)
     if as_json:
         answer = {"why": why.sentence, "code": why.code, "todo": why.todo or None}
         print_json({**answer, **story.document()})
@@ -83,19 +79,6 @@ def _parsers(now_open: Session) -> Parsers:
 def _parsed(parsers: Parsers, row: Mapping[str, Any]) -> Event | None:
     parse = parsers.get(row.get("provider", ""))
     return parsed(row, parse) if parse else None
-
-
-def _write(text: str, where: str) -> None:
-    """Raises `Refused` when the file cannot be written."""
-    if where == _STDOUT:
-        sys.stdout.buffer.write(text.encode())
-        sys.stdout.flush()
-        return
-    try:
-        Path(where).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Refused(f"{where} cannot be written: {error.strerror}") from None
-    sys.stderr.write(f"written to {where}\n")
 
 
 @app.command(name="unmatched")

@@ -6,7 +6,9 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import orjson
 from bson import ObjectId
@@ -14,9 +16,12 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from models.errors import Refused
+
 MASKED = frozenset({"contact", "email", "vpa", "card", "customer_details"})
 MASK = "•••"
 PIPED_WIDTH = 200
+STDOUT = "-"
 
 
 def print_json(value: object) -> None:
@@ -41,6 +46,24 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     console.print(table)
+
+
+def write_text(text: str, where: str) -> None:
+    """To a file, or to standard output for `-`, in UTF-8. Raises `Refused` when the file cannot be written."""
+    if where == STDOUT:
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+        sys.stdout.flush()
+        return
+    try:
+        Path(where).write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise Refused(f"{where} cannot be written: {error.strerror}") from None
+    sys.stderr.write(f"written to {where}\n")
+
+
+def visible(text: str) -> str:
+    """The lines of a text without what a terminal would obey; marks that join letters stay."""
+    return "".join("�" if category(letter) == "Cc" and letter != "\n" else letter for letter in text)
 
 
 def masked(value: Any) -> Any:  # noqa: ANN401 - any JSON
