@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from scripts.output import MASK, masked
@@ -46,7 +46,7 @@ SAMPLE: Mapping[str, Any] = {
                 "disputeId": "disp_Sample000000001",
                 "paymentId": "pay_Sample0000000001",
                 **_PRICE,
-                "respondBy": _AT,
+                "respondBy": _AT + timedelta(days=7),
                 "status": "under_review",
             }
         ],
