@@ -13,7 +13,11 @@ from models.errors import PayLatchError
 from models.private_port import json_response
 from webhook.body import Refusal
 
+Shown = Callable[[Refusal], web.Response]
+"""How a refusal looks: JSON for programs, a page for people."""
+
 BROKEN_BODY = Refusal(400, "broken_body", "the body ended before it was complete", close=True)
+UNAVAILABLE = Refusal(503, "unavailable", "not stored for certain; send it again", retry_after=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +29,12 @@ class Answer:
     error: str | None = None
 
 
-def refused(refusal: Refusal) -> web.Response:
-    """The answer to what is not believed."""
+def as_json(refusal: Refusal) -> web.Response:
+    """A refusal for programs."""
     return json_response({"error": refusal.outcome, "detail": refusal.sentence}, status=refusal.status)
 
 
-async def answered(
-    work: Awaitable[Answer],
-    deadline: float,
-    refused: Callable[[Refusal], web.Response] = refused,
-) -> Answer:
+async def answered(work: Awaitable[Answer], deadline: float, shown: Shown = as_json) -> Answer:
     """What the work answers within `deadline` seconds, or what its failure does.
 
     Failure policy: closed. What is not certainly stored is answered 503, and the caller sends it again.
@@ -43,22 +43,15 @@ async def answered(
         async with asyncio.timeout(deadline):
             return await work
     except Refusal as refusal:
-        return _ended(refused, refusal)
+        return Answer(_response(refusal, shown), refusal.outcome)
     except web.RequestPayloadError:
-        return _ended(refused, BROKEN_BODY)
+        return Answer(_response(BROKEN_BODY, shown), BROKEN_BODY.outcome)
     except ConnectionError:
-        return Answer(unavailable(), "caller_gone")
+        return Answer(_response(UNAVAILABLE, shown), "caller_gone")
     except (TimeoutError, PyMongoError, PayLatchError) as error:
-        return Answer(unavailable(), "unavailable", type(error).__name__)
+        return Answer(_response(UNAVAILABLE, shown), UNAVAILABLE.outcome, type(error).__name__)
     except Exception as error:  # noqa: BLE001 - a bug of ours must not become a lost event
-        return Answer(unavailable(), "error", type(error).__name__)
-
-
-def unavailable() -> web.Response:
-    """The answer while it is not certain that anything was stored."""
-    response = json_response({"error": "unavailable", "detail": "not stored for certain; send it again"}, status=503)
-    response.headers["Retry-After"] = "5"
-    return response
+        return Answer(_response(UNAVAILABLE, shown), "error", type(error).__name__)
 
 
 async def send(request: web.Request, response: web.Response) -> bool:
@@ -71,10 +64,10 @@ async def send(request: web.Request, response: web.Response) -> bool:
     return True
 
 
-def _ended(refused: Callable[[Refusal], web.Response], refusal: Refusal) -> Answer:
-    response = refused(refusal)
+def _response(refusal: Refusal, shown: Shown) -> web.Response:
+    response = shown(refusal)
     if refusal.close:
         response.force_close()
     if refusal.retry_after:
         response.headers["Retry-After"] = str(refusal.retry_after)
-    return Answer(response, refusal.outcome)
+    return response

@@ -18,7 +18,7 @@ from models.errors import Unparseable
 from models.private_port import json_response
 from models.settings import ORDER_PLACE
 from models.telemetry import Telemetry
-from webhook.answers import Answer, answered, refused, send
+from webhook.answers import Answer, Shown, answered, as_json, send
 from webhook.body import BodyReader, Refusal
 from webhook.callback_orders import Subject, subject_of
 from webhook.callers import FORWARDED, Networks, Rate, caller_of, parse_address
@@ -69,24 +69,16 @@ class Checkout:
 
     async def verify(self, request: web.Request) -> web.StreamResponse:
         """Answer JSON: `confirming` or `paid`, the shop's order and the event."""
-        return await self._handle(
-            request, "verify", self._verified, _refusal_page if _is_navigation(request) else refused
-        )
+        return await self._handle(request, "verify", self._verified, _as_page if _is_navigation(request) else as_json)
 
     async def payment_link(self, request: web.Request) -> web.StreamResponse:
         """Send the buyer to the configured address, never to one that the request names."""
-        return await self._handle(request, "payment_link", self._returned, _refusal_page)
+        return await self._handle(request, "payment_link", self._returned, _as_page)
 
-    async def _handle(
-        self,
-        request: web.Request,
-        route: str,
-        work: Work,
-        refused: Callable[[Refusal], web.Response],
-    ) -> web.StreamResponse:
+    async def _handle(self, request: web.Request, route: str, work: Work, shown: Shown) -> web.StreamResponse:
         """Answer, then write the request's one log line: no address, no signature, nothing of the body but ids."""
         started, seen = time.monotonic(), Seen()
-        answer = await answered(self._limited(request, seen, work), self._deadline, refused)
+        answer = await answered(self._limited(request, seen, work), self._deadline, shown)
         answer.response.headers.update(_HEADERS)
         self._origins.mark(request, answer.response)
         sent = await send(request, answer.response)
@@ -115,8 +107,7 @@ class Checkout:
         if request.headers.getall("Content-Encoding", []):
             raise Refusal(415, "encoded", "send the body without Content-Encoding", close=True)
         async with self._bodies.read(request) as raw:
-            fields = _fields(raw, form=_is_form(request))
-            callback = _required(fields and read_checkout(fields))
+            callback = _read(read_checkout, _fields(raw, form=_is_form(request)))
             subject = await self._believed(callback)
             event_id, outcome = await self._admitted(callback, subject, seen)
         if _is_navigation(request):
@@ -125,8 +116,7 @@ class Checkout:
         return Answer(json_response(said), outcome)
 
     async def _returned(self, request: web.Request, seen: Seen) -> Answer:
-        fields = single(request.query.items())
-        callback = _required(fields and read_link(fields))
+        callback = _read(read_link, single(request.query.items()))
         subject, outcome = await self._believed(callback), "not_paid"
         if callback.link_status == PAID:
             _, outcome = await self._admitted(callback, subject, seen)
@@ -163,8 +153,9 @@ def _not_verified() -> Refusal:
     return Refusal(400, "not_verified", "this is no verified payment of an order of this shop")
 
 
-def _required(callback: Callback | Mapping[str, str] | None) -> Callback:
-    if not isinstance(callback, Callback):
+def _read(read: Callable[[Mapping[str, str]], Callback | None], fields: Mapping[str, str] | None) -> Callback:
+    callback = None if fields is None else read(fields)
+    if callback is None:
         raise _not_verified()
     return callback
 
@@ -188,7 +179,7 @@ def _is_navigation(request: web.Request) -> bool:
     return _is_form(request) and "text/html" in request.headers.get("Accept", "")
 
 
-def _refusal_page(refusal: Refusal) -> web.Response:
+def _as_page(refusal: Refusal) -> web.Response:
     return _page(refusal.status, refusal.sentence)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from bson import ObjectId
+from pydantic import SecretStr
 
 from models.database import Database
 from scripts.simulator.browser import Browser, Shown
@@ -18,6 +19,7 @@ from scripts.simulator.callbacks import Fields, checkout_fields, link_query, sub
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.endpoint import Endpoint, endpoint
+from tests.support.proxy import proxy
 from tests.support.wait import eventually
 from webhook import callback_orders
 from webhook.observe import REFUSED
@@ -417,9 +419,35 @@ async def test_what_fails_is_503_and_never_500(shop: Endpoint, monkeypatch: pyte
         raise KeyError("a bug")
 
     monkeypatch.setattr(where, broken)
-    shown = await browser(shop).verify(TRUE)
-    assert (shown.status, shown.headers["Retry-After"]) == (503, "5")
+    await linked(shop, paymentLinkId=LINK)
+    told, seen = await browser(shop).verify(TRUE), await browser(shop).come_back(link_query(KEY, LINK, PAYMENT))
+    assert [(shown.status, shown.headers["Retry-After"]) for shown in (told, seen)] == [(503, "5")] * 2
+    assert said(told)["error"] == "unavailable"
+    assert seen.body.startswith(b"<!doctype html>")
+    assert [line["outcome"] for line in logged(shop)] == ["error", "error"]
     assert await nothing_is_stored(shop)
+
+
+@pytest.mark.asyncio
+async def test_while_the_database_does_not_answer_it_is_503_and_afterwards_recorded_once(
+    db: Database, mongodb_uri: str, key_settings: SettingsMaker
+) -> None:
+    await db.orders.insert_one(sample.order(1))
+    async with proxy(mongodb_uri) as (between, uri):
+        settings = key_settings()
+        settings = settings.model_copy(update={"mongodb": settings.mongodb.model_copy(update={"uri": SecretStr(uri)})})
+        async with endpoint(settings) as shop:
+            between.hang()
+            shown = await browser(shop).verify(TRUE)
+            assert (shown.status, shown.headers["Retry-After"], said(shown)["error"]) == (503, "5", "unavailable")
+            between.resume()
+
+            async def taken() -> bool:
+                return (await browser(shop).verify(TRUE)).status == 200
+
+            assert await eventually(taken, "the callback is taken")
+            await shop.settled(f"callback:{ORDER}:{PAYMENT}")
+    assert await db.events.count_documents({}) == 1
 
 
 ALLOWED, OTHER = "https://shop.example", "https://evil.example"
