@@ -241,7 +241,8 @@ class CheckoutSettings(Section):
             return None
         try:
             parts = urlsplit(template)
-            usable = parts.scheme in {"http", "https"} and parts.hostname and _WEB_ADDRESS.fullmatch(template)
+            whole = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+            usable = whole and _WEB_ADDRESS.fullmatch(template)
         except ValueError:
             usable = False
         rest = template.replace(ORDER_PLACE, "")

@@ -38,6 +38,8 @@ def test_a_return_address_is_a_whole_one(template: str) -> None:
         "https://{order_id}/",
         "https://{order_id}.shop.example/",
         "https://shop.example:{order_id}/",
+        "https://shop.example:99999/{order_id}",
+        "https://shop.example{order_id}",
         "https://shop.example/{payment_id}",
         "https://shop.example/{order_id}/{}",
         "https://shop.example/{{order_id}}",
