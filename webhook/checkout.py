@@ -18,7 +18,6 @@ from models.errors import Unparseable
 from models.private_port import json_response
 from models.settings import ORDER_PLACE
 from models.telemetry import Telemetry
-from webhook.answers import Answer, Shown, answered, as_json, send
 from webhook.body import BodyReader, Refusal
 from webhook.callback_orders import Subject, subject_of
 from webhook.callers import FORWARDED, Networks, Rate, caller_of, parse_address
@@ -27,6 +26,7 @@ from webhook.origins import Origins
 from webhook.own_messages import callback_delivery
 from webhook.payload import read_object
 from webhook.providers import Provider
+from webhook.responses import Answer, Shown, answered, as_json, send
 from webhook.signatures import PAID, UNKNOWN_ID, Callback, read_checkout, read_link, single
 
 VERIFY_PATH = "/checkout/verify"

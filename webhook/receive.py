@@ -18,10 +18,10 @@ from models.private_port import json_response
 from models.settings import HttpSettings
 from models.telemetry import Telemetry
 from webhook.admission import Admission, Delivery, event_id_of
-from webhook.answers import Answer, answered, send
+from webhook.allow_list import Sources
 from webhook.body import BodyReader, Refusal, drain
 from webhook.providers import Provider
-from webhook.sources import Sources
+from webhook.responses import Answer, answered, send
 
 
 class Receiver:
