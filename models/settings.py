@@ -14,16 +14,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    IPvAnyNetwork,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, IPvAnyNetwork, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NestedSecretsSettingsSource,
@@ -32,11 +23,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from models.channel_settings import AppriseSettings, OutgoingWebhookSettings, SmsSettings, WhatsAppSettings
 from models.errors import SettingsError
-
-Seconds = Annotated[float, Field(gt=0)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Bytes = Annotated[int, Field(gt=0)]
+from models.section import Bytes, Port, Seconds, Section
 
 PREFIX = "PAYLATCH_"
 _NOT_SECTIONS = ("test_", "secrets_dir")
@@ -85,12 +74,6 @@ DEFAULT_ROUTES: Routes = {
     "dispute_opened": {"admin": ("inapp", "email")},
     "dispute_closed": {"admin": ("inapp", "email")},
 }
-
-
-class Section(BaseModel):
-    """A group of settings: unknown names are errors, so that a typing mistake never goes unseen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class CollectionNames(Section):
@@ -366,6 +349,10 @@ class Settings(BaseSettings):
     processing: ProcessingSettings = ProcessingSettings()
     watcher: WatcherSettings = WatcherSettings()
     email: EmailSettings = EmailSettings()
+    whatsapp: WhatsAppSettings = WhatsAppSettings()
+    sms: SmsSettings = SmsSettings()
+    outgoing_webhook: OutgoingWebhookSettings = OutgoingWebhookSettings()
+    apprise: AppriseSettings = AppriseSettings()
     notifications: NotificationSettings = NotificationSettings()
     shop: ShopSettings = ShopSettings()
     log: LogSettings = LogSettings()

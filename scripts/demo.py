@@ -26,7 +26,7 @@ from scripts.embedded import free_port
 from scripts.simulator.checkout import OrderTruth
 from scripts.simulator.sender import Sender
 from scripts.simulator.shop import MongoShop
-from scripts.simulator.traffic import Report, Traffic, TrafficOptions, plan, run
+from scripts.simulator.traffic import ALL_SOURCES, Report, Traffic, TrafficOptions, plan, run
 from scripts.sink import Sink, mail_sink
 from scripts.stack import SECRETS, Stack, local_stack, settings_of
 
@@ -100,6 +100,7 @@ async def _demo(orders: int, seed: int, rate: float) -> Result:
         seed=seed,
         started_at=started_at,
         rate=rate,
+        **ALL_SOURCES,
     )
     result = Result(plan(options))
     with tempfile.TemporaryDirectory(prefix="paylatch-demo-") as folder, mail_sink(mail_port) as sink:
@@ -205,12 +206,14 @@ def _owed(order_id: str, truth: OrderTruth) -> Iterator[str]:
     told |= {f"payment_failed:{payment}": _FAILED_TO for payment in truth.failed}
     told |= {f"refund_processed:{refund}": _REFUND_TO for refund in truth.refunds_processed}
     told |= {f"refund_failed:{refund}": _REFUND_TO for refund in truth.refunds_failed}
+    told |= {f"payment_review:{reason}:{ref}": _REVIEW_TO for reason, ref in truth.reviews}
     return (f"order:{order_id}:{notice}:{to}" for notice, recipients in told.items() for to in recipients)
 
 
 _COMPLETED_TO = ("email:customer", "inapp:admin", "inapp:user")
 _FAILED_TO = ("email:customer",)
 _REFUND_TO = ("email:customer", "inapp:admin")
+_REVIEW_TO = ("email:admin", "inapp:admin")
 
 
 def _difference(what: str, expected: set[Any], found: set[Any]) -> list[str]:

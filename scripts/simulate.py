@@ -27,7 +27,7 @@ from scripts.simulator.attacks import AttackResult, Target, run_attacks
 from scripts.simulator.builders import identifier
 from scripts.simulator.sender import Sender, is_loopback
 from scripts.simulator.shop import MongoShop
-from scripts.simulator.traffic import Report, Traffic, TrafficOptions, plan, run
+from scripts.simulator.traffic import ALL_SOURCES, Report, Traffic, TrafficOptions, plan, run
 
 POLL = 0.2
 
@@ -134,7 +134,12 @@ async def simulate(  # noqa: PLR0913 - each is an option of the command
         settings = load_settings()
         account_id = _account_id(settings, seed)
         options = TrafficOptions(
-            **_secrets(settings, rotate=rotate), **shares, seed=seed, started_at=started_at, account_id=account_id
+            **_secrets(settings, rotate=rotate),
+            **shares,
+            **ALL_SOURCES,
+            seed=seed,
+            started_at=started_at,
+            account_id=account_id,
         )
         trial = Trial(url, plan(options), attacks, insert_orders, settle, account_id)
         outcome = await _carry_out(trial, settings, quiet=json_)

@@ -121,8 +121,8 @@ def require_channels(settings: Settings, telemetry: Telemetry) -> None:
         telemetry.emit(
             "admin.no_email", reason="PAYLATCH_NOTIFICATIONS__ADMIN_EMAIL is not set; alerts are in-app only"
         )
-    for name in sorted(OPTIONAL_CHANNELS - routed):
-        telemetry.emit("channel.off", channel=name, reason="it is in the default routes and not available")
+    for name in sorted((OPTIONAL_CHANNELS - routed) & off.keys()):
+        telemetry.emit("channel.off", channel=name, reason=off[name])
 
 
 def _wake(senders: Sequence[Dispatcher]) -> None:

@@ -13,7 +13,7 @@ from babel.dates import format_datetime
 from bson import ObjectId
 
 from models.errors import SettingsError
-from models.money import parse_currency
+from models.money import parse_amount, parse_currency
 from watcher.money import money
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class Particulars:
     """The name in the shipping address."""
     amount: str = ""
     """What the notice is about: paid, tried, refunded or disputed."""
+    amount_minor: str = ""
+    """The same as digits, in the smallest unit of `currency`; for machines."""
+    currency: str = ""
     expected: str = ""
     """What the order costs."""
     payment_id: str = ""
@@ -55,6 +58,8 @@ class Particulars:
     respond_by: str = ""
     happened: str = ""
     """Date and time of the fact in the shop's time zone."""
+    happened_at: str = ""
+    """The same in UTC, by ISO 8601; for machines."""
 
 
 class Reader:
@@ -75,12 +80,14 @@ class Reader:
         payment = _mapping(order.get("payment"))
         entry = _entry(notice, ref, payment)
         currency = self._currency(order, payment, entry)
-        about = ref or ""
+        about, amount = ref or "", _amount(notice, payment, entry)
         reason = text(_reason(entry)) or (about.partition(":")[0] if notice == "payment_review" else "")
         return Particulars(
             order_number=text(order.get("orderNumber")) or text(order.get("_id")),
             customer=_name(_mapping(order.get("shippingAddress")).get("name")),
-            amount=money(_amount(notice, payment, entry), currency, self.locale),
+            amount=money(amount, currency, self.locale),
+            amount_minor=_digits(amount),
+            currency=currency or "",
             expected=money(payment.get("amount"), self._currency(order, payment, _NOTHING), self.locale),
             payment_id=_payment_id(notice, about, payment, entry),
             provider_order_id=text(payment.get("razorpayOrderId")),
@@ -92,6 +99,7 @@ class Reader:
             state=text(entry.get("state") or entry.get("status")).replace("_", " "),
             respond_by=self.moment(entry.get("respondBy")),
             happened=self.moment(fact_at),
+            happened_at=_utc(fact_at),
         )
 
     def moment(self, value: object) -> str:
@@ -122,6 +130,18 @@ def text(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 64:
         return ""
     return str(value)[:_LONGEST]
+
+
+def _digits(amount: object) -> str:
+    number = parse_amount(amount)
+    return "" if number is None else str(number)
+
+
+def _utc(moment: datetime | None) -> str:
+    if moment is None:
+        return ""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -36,7 +36,7 @@ __all__ = ["RenderError", "Rendered", "Renderer", "money"]
 
 BUILT_IN = Path(__file__).parent / "templates"
 FALLBACK_LANGUAGE = "en"
-TITLE_FIRST = frozenset({"inapp"})
+TITLE_FIRST = frozenset({"inapp", "apprise"})
 """Channels whose text has its title in the first line rather than in a file of its own."""
 WITH_SUBJECT = frozenset({"email"})
 WITH_HTML = frozenset({"email"})
@@ -143,6 +143,7 @@ class Renderer:
         )
         environment.filters["money"] = partial(money, locale=self._reader.locale)
         environment.filters["moment"] = self._reader.moment
+        environment.filters["line"] = _one_line
         return environment
 
 
@@ -157,6 +158,11 @@ class _Folder(FileSystemLoader):
 
 def _nothing_for_none(value: object) -> object:
     return "" if value is None else value
+
+
+def _one_line(value: object) -> str:
+    """The value in one line, however an order has it: what channels with a value per line cannot do without."""
+    return " ".join(str(_nothing_for_none(value)).split())
 
 
 def _check(folder: Path, environment: Environment) -> None:

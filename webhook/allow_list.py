@@ -10,7 +10,7 @@ from webhook.body import Refusal
 from webhook.callers import Networks, caller_of
 
 
-class Sources:
+class AllowList:
     """Off, report or enforce.
 
     Failure policy: off by default, since a list that is out of date refuses money for 24 h and then the provider stops

@@ -16,6 +16,7 @@ from webhook.event_rows import EventRows, Job
 from webhook.lanes import Lanes
 from webhook.processing import Processor
 from webhook.providers import Provider
+from webhook.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ async def engine(
         clock = ServerClock(db.client)
         await clock.run_once()
         rows = EventRows(db, clock, settings.processing, telemetry)
-        processor = Processor(db, rows, clock, providers, settings.processing, settings.orders, telemetry)
+        sources = Sources(providers)
+        processor = Processor(db, rows, clock, sources, settings.processing, settings.orders, telemetry)
         lanes: Lanes[Job] = Lanes(settings.processing.workers, settings.processing.queue, processor.run)
         admission = Admission(admission_db, db, clock, lanes, settings.processing)
         running = Engine(settings, db, clock, rows, lanes, admission, providers)

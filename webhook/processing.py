@@ -7,8 +7,9 @@ import contextlib
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import pymongo
 from bson import Binary
@@ -21,17 +22,17 @@ from models.crash import crash_point
 from models.database import Database, RawDocument, is_outage
 from models.errors import LeaseLost, OrderUnreadable, PayLatchError, Poison, PreconditionMissed, Retryable, Unparseable
 from models.facts import Cause, Event
+from models.known import Known
 from models.leases import Claim
 from models.parking import Names, wake_parked
 from models.reducer import Change, reduce
 from models.settings import OrderSettings, ProcessingSettings
-from models.states import EventStatus, Origin
+from models.states import EventStatus
 from models.telemetry import Telemetry
 from webhook.event_rows import PARK_PAUSES, EventRows, Job, retry_delay
 from webhook.orders import Found, expectation, find_order, read_order
-from webhook.own_messages import OWN, parse_own
-from webhook.providers import Provider
 from webhook.settlement import PAYMENT_INDEX, PaymentTaken, Settlement
+from webhook.sources import Sources
 
 PRECONDITION_TRIES = 5
 PATIENCE = len(PARK_PAUSES)
@@ -57,12 +58,12 @@ class Processor:
         db: Database,
         rows: EventRows,
         clock: ServerClock,
-        providers: Mapping[str, Provider],
+        sources: Sources,
         processing: ProcessingSettings,
         orders: OrderSettings,
         telemetry: Telemetry,
     ) -> None:
-        self._db, self._rows, self._clock, self._providers = db, rows, clock, providers
+        self._db, self._rows, self._clock, self._sources = db, rows, clock, sources
         self._processing, self._orders, self._telemetry = processing, orders, telemetry
         self._settlement = Settlement(db, rows, clock)
 
@@ -138,29 +139,21 @@ class Processor:
     async def _settle(self, work: _Work) -> str:
         """The event's effect; the outcome's code. Raises what `_failed` knows how to take."""
         row, claim = work.row, work.claim
-        event = self._parse(row)
-        if reason := self._not_for_us(row, event):
+        event = self._sources.parse(row)
+        if reason := self._sources.not_for_us(row, event):
             await self._rows.finish(row["_id"], claim, EventStatus.IGNORED, reason)
             return reason
         found = await self._find(row, event)
         if found is None:
             return await self._park(work, event)
+        if event.callbacks and not _knows_capture(found.order, event):
+            try:
+                event = _with_payments(event, await self._sources.asked(row, event))
+            except Retryable:  # the provider's API does not answer; its webhook may come first, so this is no failure
+                if row.get("parks", 0) < PATIENCE:
+                    await self._rows.park(row, claim, "waiting_for_provider")
+                    return "parked"
         return await self._change(work, event, found)
-
-    def _parse(self, row: RawDocument) -> Event:
-        raw = bytes(row["rawBody"])
-        return parse_own(raw) if row["provider"] == OWN else self._providers[row["provider"]].parse(raw)
-
-    def _not_for_us(self, row: RawDocument, event: Event) -> str | None:
-        """Why an authentic event moves nothing here, or None."""
-        provider = self._providers.get(row["provider"])
-        if provider is not None and event.event_type not in provider.event_types:
-            return "unknown_type"
-        if provider is not None and row["origin"] == Origin.WEBHOOK and not provider.is_ours(event):
-            return "foreign_account"
-        refs = event.refs  # a refund is found by its payment
-        named = refs.order_id or refs.payment_link_id or event.refunds or event.order_key is not None
-        return None if named else "no_order_id"
 
     async def _find(self, row: RawDocument, event: Event) -> Found | None:
         return await find_order(self._db, row["provider"], event, self._orders)
@@ -282,6 +275,20 @@ class Processor:
         kind = {"unmatched": "event_unmatched", "unparseable": "event_unparseable"}.get(outcome, "event_dead")
         await raise_alert(self._db, self._telemetry, kind, row["eventId"], self._clock.now(), f"{outcome}: {detail}")
         await self._rows.finish(row["_id"], claim, EventStatus.DEAD, outcome, detail)
+
+
+def _knows_capture(order: Mapping[str, Any], event: Event) -> bool:
+    """Whether the webhook was faster than the callback."""
+    payment = order.get("payment")
+    attempts = Known.stored(payment).attempts if isinstance(payment, dict) else {}
+    return all(attempts.get(callback.payment_id, {}).get("captured") for callback in event.callbacks)
+
+
+def _with_payments(event: Event, told: Event | None) -> Event:
+    """The callback together with what the provider says of its payment; without that it is an unverified attempt."""
+    if told is None:
+        return event
+    return replace(event, payments=told.payments, refs=replace(event.refs, receipt=told.refs.receipt))
 
 
 def _some(value: str | None) -> frozenset[str]:

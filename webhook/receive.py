@@ -18,7 +18,7 @@ from models.private_port import json_response
 from models.settings import HttpSettings
 from models.telemetry import Telemetry
 from webhook.admission import Admission, Delivery, event_id_of
-from webhook.allow_list import Sources
+from webhook.allow_list import AllowList
 from webhook.body import BodyReader, Refusal, drain
 from webhook.providers import Provider
 from webhook.responses import Answer, answered, send
@@ -41,7 +41,7 @@ class Receiver:
     ) -> None:
         self._provider, self._admission, self._db, self._clock = provider, admission, db, clock
         self._settings, self._telemetry = settings, telemetry
-        self._bodies, self._sources = BodyReader(settings), Sources(settings, telemetry)
+        self._bodies, self._allow_list = BodyReader(settings), AllowList(settings, telemetry)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer 200 with the verdict, or a refusal's status."""
@@ -53,7 +53,7 @@ class Receiver:
         return await self._answer(request, answer, started, seen)
 
     async def _receive(self, request: web.Request, seen: dict[str, str]) -> Answer:
-        self._sources.require(request)
+        self._allow_list.require(request)
         signature = await self._signature(request)
         if request.headers.getall("Content-Encoding", []):
             raise Refusal(415, "encoded", "send the body as it was signed, without Content-Encoding", close=True)
@@ -122,5 +122,5 @@ class Receiver:
             **({} if sent else {"caller": "gone"}),
             **seen,
         )
-        self._sources.report(request, authentic=answer.response.status == 200)
+        self._allow_list.report(request, authentic=answer.response.status == 200)
         return answer.response

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     import random
 
 Story = Literal[
-    "paid", "failed_first", "failed", "late", "authorized_only", "partial_refund", "full_refund", "failed_refund"
+    "paid",
+    "paid_twice",
+    "failed_first",
+    "failed",
+    "late",
+    "authorized_only",
+    "partial_refund",
+    "full_refund",
+    "failed_refund",
 ]
 FinalStatus = Literal["completed", "partially_refunded", "refunded", "failed", "pending"]
 
@@ -49,12 +57,17 @@ class OrderTruth:
     refunds_processed: tuple[str, ...] = ()
     """Ids of the refunds that went through; `refunds_failed` of those that did not."""
     refunds_failed: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    """Ids of the further payments that paid for a part of it."""
+    reviews: tuple[tuple[str, str], ...] = ()
+    """(reason, payment id) of what somebody must look at."""
 
     @property
     def ledger(self) -> frozenset[str]:
-        """Ids of the ledger entries: a credit for the capture and a debit per refund that went through."""
-        captured = {f"capture:{self.captured}"} if self.captured else set()
-        return frozenset(captured | {f"refund:{refund}" for refund in self.refunds_processed})
+        """Ids of the ledger entries: a credit per capture and a debit per refund that went through."""
+        captured = {self.captured, *self.parts, *(ref for _, ref in self.reviews)} - {None}
+        credited = {f"capture:{payment}" for payment in captured}
+        return frozenset(credited | {f"refund:{refund}" for refund in self.refunds_processed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +137,7 @@ def live(
     shop, provider_order = checkout(rng, number, placed_at)
     payment = attempt(rng, shop, provider_order, placed_at + rng.randint(20, 60))
     loser = attempt(rng, shop, provider_order, placed_at + 10) if story == "failed_first" else payment
+    second = [attempt(rng, shop, provider_order, payment["created_at"] + 90)] if story == "paid_twice" else []
     bodies = []
     if fails := story in {"failed_first", "failed", "late"}:
         failure = rng.randrange(len(builders.FAILURES))
@@ -135,6 +149,7 @@ def live(
         attempts = 2 if story == "failed_first" else 1
         bodies.append(builders.payment_captured(payment, at + 3, account_id))
         bodies.append(builders.order_paid(payment, provider_order, at + 3, account_id, attempts=attempts))
+    bodies += [builders.payment_captured(again, again["created_at"] + 5, account_id) for again in second]
     refunds = _refunds(rng, story, payment, at + 20)
     refund_ids, refund_fails = tuple(refund["id"] for refund in refunds), story == "failed_refund"
     bodies += _refund_events(story, payment, refunds, account_id)
@@ -145,6 +160,7 @@ def live(
         amount_refunded=0 if refund_fails else sum(refund["amount"] for refund in refunds),
         refunds_processed=() if refund_fails else refund_ids,
         refunds_failed=refund_ids if refund_fails else (),
+        reviews=tuple(("duplicate_capture", again["id"]) for again in second),
     )
     return Life(shop, provider_order, truth, bodies)
 

@@ -9,18 +9,31 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 from scripts.simulator import builders
 from scripts.simulator.builders import Json, digits, identifier
 from scripts.simulator.checkout import Life, OrderTruth, Story, attempt, live
+from scripts.simulator.links import LINK_STORIES, LinkStory, link_life
 from scripts.simulator.sender import Answer, Delivery, Kind, Poster, deliver, sign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
 Placed = tuple[float, Delivery]
+ALL_SOURCES: Mapping[str, Any] = MappingProxyType(
+    {
+        "paid_twice_share": 0.01,
+        "link_share": 0.03,
+        "link_parts_share": 0.02,
+        "link_expired_share": 0.01,
+        "link_late_share": 0.01,
+    }
+)
+"""Shares that add payment links and second payments to the ordinary checkouts."""
 STEP = 3.0
 """Places between the first events of two neighbouring orders."""
 
@@ -60,6 +73,14 @@ class TrafficOptions:
     """Orders that are refunded wholly, in two parts."""
     failed_refund_share: float = 0.02
     """Orders whose refund fails, so that they stay completed."""
+    paid_twice_share: float = 0.0
+    """Orders that are paid a second time; somebody must look at that."""
+    link_share: float = 0.0
+    """Orders paid by a payment link; `link_parts_share` by one that takes parts, in two of them."""
+    link_parts_share: float = 0.0
+    link_expired_share: float = 0.0
+    """Orders whose link expires unpaid; `link_late_share` those whose money comes after that."""
+    link_late_share: float = 0.0
     authorized_share: float = 0.9
     """Captured payments whose `payment.authorized` is sent as well."""
     seed: int = 1
@@ -135,17 +156,7 @@ def plan(options: TrafficOptions) -> Traffic:
     """Orders, deliveries and truth of these options; the same options give the same bytes."""
     rng = random.Random(options.seed)
     account_id = options.account_id or identifier(rng, "acc_")
-    lives = [
-        live(
-            rng,
-            f"PL-{n + 1:05d}-{digits(rng, 8)}",
-            options.started_at + n // 10,
-            account_id,
-            story,
-            authorized=options.authorized_share,
-        )
-        for n, story in enumerate(_stories(rng, options))
-    ]
+    lives = [_life(rng, options, n, account_id, story) for n, story in enumerate(_stories(rng, options))]
     firsts = _moved(rng, options, _woven(rng, options, lives))
     placed = [*firsts, *_copies(rng, options, firsts), *_forgeries(rng, options, account_id, lives, firsts)]
     placed.sort(key=lambda place: place[0])
@@ -211,7 +222,14 @@ class _Pace:
             await asyncio.sleep(due - now)
 
 
-def _shares(options: TrafficOptions) -> dict[Story, float]:
+def _life(rng: random.Random, options: TrafficOptions, n: int, account_id: str, story: Story | LinkStory) -> Life:
+    number, placed_at = f"PL-{n + 1:05d}-{digits(rng, 8)}", options.started_at + n // 10
+    if story in LINK_STORIES:
+        return link_life(rng, number, placed_at, account_id, story)
+    return live(rng, number, placed_at, account_id, cast("Story", story), authorized=options.authorized_share)
+
+
+def _shares(options: TrafficOptions) -> dict[Story | LinkStory, float]:
     """How much of the orders each story is; all others are simply paid."""
     return {
         "failed_first": options.failed_first_share,
@@ -221,12 +239,19 @@ def _shares(options: TrafficOptions) -> dict[Story, float]:
         "partial_refund": options.partial_refund_share,
         "full_refund": options.full_refund_share,
         "failed_refund": options.failed_refund_share,
+        "paid_twice": options.paid_twice_share,
+        "link": options.link_share,
+        "link_parts": options.link_parts_share,
+        "link_expired": options.link_expired_share,
+        "link_late": options.link_late_share,
     }
 
 
-def _stories(rng: random.Random, options: TrafficOptions) -> list[Story]:
+def _stories(rng: random.Random, options: TrafficOptions) -> list[Story | LinkStory]:
     shares = _shares(options).items()
-    stories = [story for story, share in shares for _ in range(round(share * options.orders))][: options.orders]
+    stories: list[Story | LinkStory] = [story for story, share in shares for _ in range(round(share * options.orders))][
+        : options.orders
+    ]
     stories += ["paid"] * (options.orders - len(stories))
     rng.shuffle(stories)
     return stories
@@ -240,7 +265,8 @@ def _woven(rng: random.Random, options: TrafficOptions, lives: list[Life]) -> li
             secret = options.secrets[options.current]
             if options.old is not None and rng.random() < options.old_share:
                 secret = options.secrets[options.old]
-            lane, note = life.provider_order["id"], f"{body['event']} {body['payload']['payment']['entity']['id']}"
+            about = body["payload"].get("payment") or body["payload"]["payment_link"]
+            lane, note = life.provider_order["id"], f"{body['event']} {about['entity']['id']}"
             placed.append((place, Delivery(builders.encode(body), identifier(rng), secret, lane=lane, note=note)))
             place += rng.uniform(2, 8)
     return placed

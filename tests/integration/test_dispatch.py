@@ -608,6 +608,7 @@ async def test_whatsapp_in_the_default_table_is_simply_off(db: Database, make_se
     async with daemon(make_settings(), db) as running:
         (off,) = running.events("channel.off")
         assert off["channel"] == "whatsapp"
+        assert "PAYLATCH_WHATSAPP__PHONE_NUMBER_ID" in off["reason"]
         await paid(db, 1)
         await until_told(db, "ord1", *PAID)
     assert not [one for one in await told(db, "ord1") if "whatsapp" in one]
@@ -618,7 +619,11 @@ async def test_whatsapp_in_the_default_table_is_simply_off(db: Database, make_se
     ("sections", "sentence"),
     [
         ({"notifications": {"routes": {"payment_failed": {"customer": ["pigeon"]}}}}, r"channel 'pigeon'; .*email.*"),
-        ({"notifications": {"routes": {"payment_failed": {"customer": ["whatsapp"]}}}}, r"channel 'whatsapp'"),
+        ({"notifications": {"routes": {"payment_failed": {"customer": ["whatsapp"]}}}}, r"PAYLATCH_WHATSAPP__"),
+        ({"notifications": {"routes": {"payment_failed": {"customer": ["sms"]}}}}, r"PAYLATCH_SMS__AUTH_KEY"),
+        ({"notifications": {"routes": {"payment_failed": {"admin": ["webhook"]}}}}, r"PAYLATCH_OUTGOING_WEBHOOK__URL"),
+        ({"notifications": {"routes": {"payment_failed": {"admin": ["apprise"]}}}}, r"PAYLATCH_APPRISE__URLS"),
+        ({"whatsapp": {"phone_number_id": "1"}}, r"PAYLATCH_WHATSAPP__ACCESS_TOKEN is not set"),
         ({"email": {"host": None}}, r"routed to email, but PAYLATCH_EMAIL__HOST is not set"),
         ({"email": {"from": "no sender"}}, r"PAYLATCH_EMAIL__FROM is not one mail address"),
     ],

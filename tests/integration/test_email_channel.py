@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from email import message_from_bytes
 from email.message import EmailMessage
@@ -21,6 +20,7 @@ from aiosmtpd.smtp import AuthResult, Envelope, Session
 
 from models.errors import SettingsError
 from models.settings import Settings
+from tests.support.certificate import self_signed, server_side
 from watcher.channels import Message, NotSent, Rejected, SendError, Unknown
 from watcher.channels.email import EmailChannel
 
@@ -438,33 +438,12 @@ async def test_starttls_that_is_demanded_and_not_offered_is_not_sent() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("certificate")
-    chain, key = folder / "cert.pem", folder / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    try:
-        subprocess.run([*command, *names, "-out", chain, "-keyout", key], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed")
-    return chain, key
+    return self_signed(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture
 def tls(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    return context
+    return server_side(certificate)
 
 
 @pytest.mark.asyncio

@@ -20,6 +20,8 @@ from scripts.embedded import free_port
 
 HANG = "hang"
 """Say nothing any more after the mail's content has come."""
+RESET = "reset"
+"""Break the connection off after the mail's content has come."""
 OK = "250 OK"
 
 # aiosmtpd 1.4 sets Session.login_data itself, which its own Session declares deprecated.
@@ -85,6 +87,8 @@ class Mailbox:
         if answer == HANG:
             await self._release.wait()
             return OK
+        if answer == RESET and isinstance(_s.transport, asyncio.Transport):
+            _s.transport.abort()
         return answer
 
     def release(self) -> None:

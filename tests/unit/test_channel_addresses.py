@@ -150,10 +150,12 @@ def test_a_message_survives_its_row_and_shows_nothing_in_logs() -> None:
 
 
 def test_the_registry_builds_what_is_configured_and_says_why_the_rest_is_not() -> None:
-    assert set(channels(settings(), NOBODY)) == set(CHANNELS) == {"email", "inapp"}
+    assert set(channels(settings(), NOBODY)) == {"email", "inapp"}
+    assert set(CHANNELS) == {"email", "inapp", "whatsapp", "sms", "webhook", "apprise"}
     without = settings(email={})
     assert set(channels(without, NOBODY)) == {"inapp"}
-    assert unconfigured(without) == {"email": "PAYLATCH_EMAIL__HOST is not set, so no mail is sent"}
+    assert unconfigured(without)["email"] == "PAYLATCH_EMAIL__HOST is not set, so no mail is sent"
+    assert set(unconfigured(without)) == set(CHANNELS) - {"inapp"}
     with pytest.raises(SettingsError, match="PAYLATCH_EMAIL__FROM"):
         channels(settings(email={"host": "127.0.0.1"}), NOBODY)
 

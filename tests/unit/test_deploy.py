@@ -18,7 +18,8 @@ import yaml
 from jsonschema import Draft7Validator
 from pydantic import BaseModel
 
-from models.settings import ALIASES, ProcessingSettings, Section, Settings, WatcherSettings
+from models.section import Section
+from models.settings import ALIASES, ProcessingSettings, Settings, WatcherSettings
 from webhook.app import REQUESTS_END_WITHIN
 
 ROOT = Path(__file__).parents[2]

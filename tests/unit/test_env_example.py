@@ -16,7 +16,8 @@ from dotenv import dotenv_values
 from pydantic import BaseModel, SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from models.settings import ALIASES, Section, Settings
+from models.section import Section
+from models.settings import ALIASES, Settings
 
 EXAMPLE = (Path(__file__).parents[2] / ".env.example").read_text()
 REQUIRED = {"PAYLATCH_MONGODB__URI", "PAYLATCH_RAZORPAY__WEBHOOK_SECRETS"}

@@ -82,6 +82,7 @@ def test_a_capture_is_read_field_by_field() -> None:
             method_details={"vpaMasked": "a***@okbank"},
             fee=1_178,
             tax=180,
+            order_id=sample.provider_order_id(1),
         ),
     )
 

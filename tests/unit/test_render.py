@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from bson import ObjectId
 from models.errors import SettingsError
 from models.settings import DEFAULT_ROUTES, Settings
 from models.telemetry import Telemetry
+from watcher.channels.provider_templates import values
 from watcher.render import Rendered, Renderer, RenderError, money
 
 FACT_AT = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
@@ -134,6 +136,60 @@ def test_every_notice_renders_for_every_order(renderer: Renderer, notice: str, c
         assert (rendered.html is not None) == (channel == "email"), name
         words = f"{rendered.subject}\n{rendered.text}\n{rendered.html}"
         assert not [trace for trace in ("{{", "{%", "Undefined", "object at", ": None") if trace in words], name
+
+
+LINES = {"whatsapp": 4, "sms": 3}
+HOSTILE = {"orderNumber": "A\n\n1\u2028\t2", "shippingAddress": {"name": "Priya\r\nRao"}}
+
+
+@pytest.mark.parametrize("channel", LINES)
+@pytest.mark.parametrize("notice", DEFAULT_ROUTES)
+def test_a_providers_template_always_gets_as_many_values_as_it_has_variables(
+    renderer: Renderer, notice: str, channel: str
+) -> None:
+    for name, order in {**ORDERS, "hostile": HOSTILE}.items():
+        for recipient in ("customer", "user"):
+            rendered = render(renderer, notice, channel, recipient, order)
+            assert len(values(rendered.text)) == len(rendered.text.splitlines()) == LINES[channel], name
+            assert (rendered.subject, rendered.html) == ("", None)
+            assert not [trace for trace in ("{{", "{%", "Undefined", "object at", "None") if trace in rendered.text]
+
+
+def test_a_providers_template_gets_the_facts(renderer: Renderer) -> None:
+    assert values(render(renderer, channel="whatsapp").text) == ["Priya Rao", "A-1001", "₹4,99,000.00", "Chai & Co"]
+    assert values(render(renderer, channel="sms").text) == ["A-1001", "Rs 4,99,000.00", "Chai & Co"]
+    assert values(render(renderer, channel="whatsapp", order=HOSTILE).text)[:2] == ["Priya Rao", "A 1 2"]
+    long = values(
+        render(Renderer(settings(shop={"name": "x" * 90})), channel="sms", order={"orderNumber": "9" * 90}).text
+    )
+    assert max(map(len, long)) == 30, "DLT's most for a variable"
+
+
+@pytest.mark.parametrize("notice", DEFAULT_ROUTES)
+def test_a_webhook_is_json_for_every_order(renderer: Renderer, notice: str) -> None:
+    for name, order in {**ORDERS, "hostile": HOSTILE, "quotes": {"orderNumber": '"},{"</script>'}}.items():
+        details = json.loads(render(renderer, notice, "webhook", "admin", order).text)
+        assert set(details["refs"]) == {"paymentId", "providerOrderId", "refundId", "disputeId"}, name
+        assert details["amount"] is None or isinstance(details["amount"], int), name
+        assert details["happenedAt"] == "2026-01-02T03:04:00.000Z"
+
+
+def test_a_webhook_tells_the_facts_in_the_smallest_unit(renderer: Renderer) -> None:
+    details = json.loads(render(renderer, "refund_processed", "webhook", "admin").text)
+    assert details == {
+        "orderNumber": "A-1001",
+        "amount": 20000,
+        "currency": "INR",
+        "refs": {"paymentId": "pay_1", "providerOrderId": "order_1", "refundId": "rfnd_1", "disputeId": None},
+        "reason": None,
+        "state": "processed",
+        "happenedAt": "2026-01-02T03:04:00.000Z",
+    }
+
+
+def test_apprise_reads_as_the_shops_own_messages_do(renderer: Renderer) -> None:
+    for notice in DEFAULT_ROUTES:
+        assert render(renderer, notice, "apprise", "admin") == render(renderer, notice, "inapp", "admin")
 
 
 @pytest.mark.parametrize("notice", DEFAULT_ROUTES)

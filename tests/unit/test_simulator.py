@@ -23,7 +23,7 @@ from scripts.simulator.attacks import ATTACKS, AttackResult, Target, run_attacks
 from scripts.simulator.checkout import checkout
 from scripts.simulator.sender import Answer, Delivery, Sender, deliver, is_loopback, sign
 from scripts.simulator.shop import OrderState, OrderUnderTest
-from scripts.simulator.traffic import Report, TrafficOptions, plan, run, tampered
+from scripts.simulator.traffic import ALL_SOURCES, Report, TrafficOptions, plan, run, tampered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -786,3 +786,33 @@ def test_both_forms_of_the_result_name_the_numbers(capsys: pytest.CaptureFixture
     assert "20 of 20 orders ended as planned" in table
     assert "a [bold] name" in table
     assert SECRET not in table + str(said)
+
+
+def of_every_kind(seed: int) -> Traffic:
+    return plan(options(orders=200, seed=seed, **ALL_SOURCES))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_links_and_second_payments_have_their_truth_and_their_bodies(seed: int) -> None:
+    traffic = of_every_kind(seed)
+    reviews = Counter(reason for truth in traffic.truth.values() for reason, _ in truth.reviews)
+    assert reviews == {"duplicate_capture": 2, "paid_after_link_expired": 2}
+    bodies = [json.loads(delivery.raw) for delivery in traffic.deliveries if delivery.kind == "first"]
+    named = Counter(body["event"] for body in bodies if body["event"].startswith("payment_link."))
+    assert named == {"payment_link.paid": 6 + 4, "payment_link.partially_paid": 4, "payment_link.expired": 2 + 2}
+    by_link = [order for order in traffic.orders if "paymentLinkId" in order["payment"]]
+    assert len(by_link) == 14
+    assert all("razorpayOrderId" not in order["payment"] for order in by_link)
+
+
+def test_the_parts_of_an_order_add_up_to_what_it_expects() -> None:
+    traffic = of_every_kind(1)
+    amounts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    expected = {order["payment"].get("paymentLinkId"): order["payment"]["amount"] for order in traffic.orders}
+    for delivery in traffic.deliveries:
+        body = json.loads(delivery.raw)
+        if delivery.kind == "first" and body["event"] in {"payment_link.paid", "payment_link.partially_paid"}:
+            payment = body["payload"]["payment"]["entity"]
+            amounts[body["payload"]["payment_link"]["entity"]["id"]][payment["id"]] = payment["amount"]
+    assert {len(parts) for parts in amounts.values()} == {1, 2}
+    assert all(sum(parts.values()) == expected[link] for link, parts in amounts.items())

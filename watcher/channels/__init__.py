@@ -1,4 +1,6 @@
-"""What a channel is. A new one (`sms`, `whatsapp`) is a module here, a line in `registry.py` and a template folder.
+"""What a channel is. A new one is a module here, a line in `registry.py`, a template folder and a stage in the tests.
+
+Every channel passes one suite, `tests/integration/test_channel_conformance.py`.
 
 SendError
 ├── NotSent     certainly not sent, worth another try          -> row `retry`

@@ -7,10 +7,23 @@ from types import MappingProxyType
 
 from models.settings import Settings
 from watcher.channels import Channel, Stores
+from watcher.channels.apprise import AppriseChannel
 from watcher.channels.email import EmailChannel
 from watcher.channels.inapp import InAppChannel
+from watcher.channels.sms import SmsChannel
+from watcher.channels.webhook import WebhookChannel
+from watcher.channels.whatsapp import WhatsAppChannel
 
-CHANNELS: Mapping[str, type[Channel]] = MappingProxyType({"email": EmailChannel, "inapp": InAppChannel})
+CHANNELS: Mapping[str, type[Channel]] = MappingProxyType(
+    {
+        "email": EmailChannel,
+        "inapp": InAppChannel,
+        "whatsapp": WhatsAppChannel,
+        "sms": SmsChannel,
+        "webhook": WebhookChannel,
+        "apprise": AppriseChannel,
+    }
+)
 """Name, as written in the routes -> class."""
 
 

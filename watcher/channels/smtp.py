@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
 import ssl
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -13,6 +12,7 @@ from aiosmtplib import SMTP, SMTPException, SMTPHeloError, SMTPResponseException
 from aiosmtplib.protocol import normalize_message_line_endings
 
 from watcher.channels import NotSent, Rejected, SendError, Unknown
+from watcher.channels.causes import cause
 
 if TYPE_CHECKING:
     from models.settings import EmailSettings
@@ -164,26 +164,9 @@ async def _converse(smtp: SMTP, progress: _Progress, sender: str, recipient: str
         raise SMTPResponseException(reply.code, "")
 
 
-def _cause(error: BaseException) -> str:
-    """The failure in a word, from its class and those of its causes; their texts quote addresses and hosts."""
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in chain:
-        chain.append(link)
-        link = link.__cause__ or link.__context__
-    for kind, word in _WORDS:
-        if any(isinstance(each, kind) for each in chain):
-            return word
-    return "unsupported" if isinstance(error, SMTPException) else "failed"
-
-
-_WORDS: tuple[tuple[type[BaseException], str], ...] = (
-    (socket.gaierror, "dns_failed"),
-    (ssl.SSLError, "tls_failed"),
-    (TimeoutError, "timeout"),
-    (ConnectionRefusedError, "refused"),
-    (OSError, "disconnected"),
-)
+def _cause(error: Exception) -> str:
+    word = cause(error)
+    return "unsupported" if word == "failed" and isinstance(error, SMTPException) else word
 
 
 def _abort(smtp: SMTP) -> None:
