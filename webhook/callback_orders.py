@@ -9,11 +9,11 @@ from typing import Any
 
 from models.database import Database, RawDocument
 from models.states import PAID, order_status
+from webhook.orders import as_numbers
 from webhook.signatures import Callback
 
 _FIELDS = {"payment.status": 1, "payment.razorpayOrderId": 1, "payment.paymentLinkId": 1, "payment.refs": 1}
 _PATHS = {"order": "razorpayOrderId", "payment_link": "paymentLinkId"}
-_LARGEST_INTEGER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ async def subject_of(db: Database, provider: str, callback: Callback) -> Subject
     own, kept, numbered = await asyncio.gather(
         _find(db, {f"payment.{path}": wanted}),
         _find(db, {"payment.refs.id": wanted, "payment.refs": {"$elemMatch": ref}}),
-        _find(db, {"orderNumber": {"$in": _numbers(callback.reference_id)}}),
+        _find(db, {"orderNumber": {"$in": as_numbers(callback.reference_id)}}),
     )
     for order in (*own, *kept):
         stored = next((known for known in _stored_ids(order, path) if known == wanted), None)
@@ -59,13 +59,6 @@ async def subject_of(db: Database, provider: str, callback: Callback) -> Subject
 
 async def _find(db: Database, search: RawDocument) -> list[RawDocument]:
     return await db.orders.find(search, _FIELDS).limit(2).to_list()
-
-
-def _numbers(reference: str) -> list[str | int]:
-    """A shop may store its number as an integer, of at most 64 bits."""
-    if reference.isascii() and reference.isdigit() and int(reference) <= _LARGEST_INTEGER:
-        return [reference, int(reference)]
-    return [reference] if reference else []
 
 
 def _payment(order: RawDocument) -> Mapping[str, Any]:
