@@ -1,14 +1,19 @@
-"""An alert is one row in `alerts`, one log line that says what to do, one metric."""
+"""An alert is one row in `alerts`, one log line that says what to do, one metric.
+
+It is open until an operator acknowledges it, or, where it tells of a condition, until the condition has been quiet for
+a while: then it is resolved. It opens again when the same thing happens after that.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import DuplicateKeyError
 
 from models.database import Database
+from models.states import AlertState
 from models.telemetry import Telemetry
 
 ADVICE = {
@@ -25,6 +30,31 @@ ADVICE = {
     "history_shortened": "an order lost entries of its payment history: somebody saved an old copy over it",
 }
 
+CONDITIONS = frozenset({"notifications_delayed"})
+"""Kinds that tell of something lasting: when it stops, nobody has to do anything any more."""
+QUIET_AFTER = timedelta(minutes=30)
+
+
+async def resolve_quiet(db: Database, now: datetime) -> int:
+    """Close alerts of conditions that have not been seen for half an hour; how many."""
+    over = {
+        "kind": {"$in": sorted(CONDITIONS)},
+        "state": {"$ne": AlertState.RESOLVED},
+        "lastAt": {"$lt": now - QUIET_AFTER},
+    }
+    result = await db.alerts.update_many(
+        over, {"$set": {"state": AlertState.RESOLVED, "closedAt": now, "updatedAt": now}}
+    )
+    return result.modified_count
+
+
+async def acknowledge(db: Database, alert_id: str, by: str, why: str, now: datetime) -> bool:
+    """Note that somebody looks after an open alert; False when it is not open (any more)."""
+    still_open = {"_id": alert_id, "state": {"$nin": [AlertState.ACKNOWLEDGED, AlertState.RESOLVED]}}
+    closed = {"state": AlertState.ACKNOWLEDGED, "by": by, "why": why, "closedAt": now, "updatedAt": now}
+    result = await db.alerts.update_one(still_open, {"$set": closed})
+    return result.matched_count == 1
+
 
 async def record_alert(
     db: Database,
@@ -38,14 +68,17 @@ async def record_alert(
     update: dict[str, Any] = {
         "$inc": {"count": 1},
         "$set": {"lastAt": now, "updatedAt": now, "detail": detail},
-        "$setOnInsert": {"kind": kind, "ref": ref, "firstAt": now, "createdAt": now},
+        "$setOnInsert": {"kind": kind, "ref": ref, "state": AlertState.OPEN, "firstAt": now, "createdAt": now},
     }
+    alert = {"_id": f"{kind}:{ref}"}
     try:
-        await db.alerts.update_one({"_id": f"{kind}:{ref}"}, update, upsert=True, session=session)
+        await db.alerts.update_one(alert, update, upsert=True, session=session)
     except DuplicateKeyError:
         if session is not None:
             raise  # it aborted the transaction; the caller starts again
-        await db.alerts.update_one({"_id": f"{kind}:{ref}"}, update)
+        await db.alerts.update_one(alert, update)
+    again = {**alert, "state": AlertState.RESOLVED}
+    await db.alerts.update_one(again, {"$set": {"state": AlertState.OPEN, "notifiedAt": None}}, session=session)
 
 
 def announce(telemetry: Telemetry, kind: str, ref: str, detail: str = "") -> None:

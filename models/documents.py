@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pymongo import ASCENDING, IndexModel
 
-from models.states import EventStatus, Origin, RowStatus
+from models.states import AlertState, EventStatus, Origin, RowStatus
 
 
 def _unique_string(path: str) -> IndexModel:
@@ -267,12 +267,17 @@ class Alert(Stored):
     times: int = Field(alias="count")
     first_at: datetime
     last_at: datetime
+    state: AlertState = AlertState.OPEN
+    by: str | None = None
+    why: str | None = None
+    closed_at: datetime | None = None
+    notified_at: datetime | None = None
 
     class Settings:
         """Collection and indexes."""
 
         name = "alerts"
-        indexes: ClassVar = [IndexModel([("lastAt", ASCENDING)])]
+        indexes: ClassVar = [IndexModel([("lastAt", ASCENDING)]), IndexModel([("state", ASCENDING)])]
 
 
 class AuditEntry(Stored):

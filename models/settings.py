@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, IPvAnyNetwork, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NestedSecretsSettingsSource,
@@ -39,6 +41,25 @@ ALIASES: dict[tuple[str, str], tuple[str, ...]] = {
 }
 ALIAS_LABEL = "default"
 _SECTION = re.compile(r'error parsing value for field "(\w+)"')  # as pydantic-settings words it
+
+ORDER_PLACE = "{order_id}"
+"""What is filled in `checkout.return_url`."""
+_WEB_ADDRESS = re.compile(r"[!-~]+")
+_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
+RAZORPAY_SOURCES = (
+    "52.66.75.174",
+    "52.66.76.63",
+    "52.66.151.218",
+    "35.154.217.40",
+    "35.154.22.73",
+    "35.154.143.15",
+    "13.126.199.247",
+    "13.126.238.192",
+    "13.232.194.134",
+    "18.96.225.0/26",
+    "18.99.161.0/26",
+)
+"""Where Razorpay says that its webhooks come from (India)."""
 
 Recipient = Literal["customer", "admin", "user"]
 Routes = dict[str, dict[Recipient, tuple[str, ...]]]
@@ -109,6 +130,14 @@ class RazorpaySettings(Section):
                 raise ValueError(msg)
         return secrets
 
+    @field_validator("key_secret")
+    @classmethod
+    def _no_empty_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and not secret.get_secret_value().strip():
+            msg = "it is empty: anybody could sign a checkout callback with it; set it, or remove the line"
+            raise ValueError(msg)
+        return secret
+
     @model_validator(mode="after")
     def _mode_fits_key(self) -> RazorpaySettings:
         key_id = self.key_id or ""
@@ -155,6 +184,19 @@ class HttpSettings(Section):
     body_timeout: Seconds = 2.0
     answer_deadline: Seconds = 3.0
     """From arrival to the answer; the provider gives up after 5 s."""
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    """Networks whose `X-Forwarded-For` is believed; nobody's is without them."""
+    source_allow_list: Literal["off", "report", "enforce"] = "off"
+    """What becomes of a webhook from none of the allowed sources: nothing, a log line and a count, or a 403."""
+    allowed_sources: tuple[IPvAnyNetwork, ...] = tuple(ip_network(source) for source in RAZORPAY_SOURCES)
+
+    @field_validator("allowed_sources")
+    @classmethod
+    def _some_source(cls, sources: tuple[IPvAnyNetwork, ...]) -> tuple[IPvAnyNetwork, ...]:
+        if not sources:
+            msg = "an empty list would refuse every webhook; to check no source, set source_allow_list to off"
+            raise ValueError(msg)
+        return sources
 
     @field_validator("extra_paths")
     @classmethod
@@ -163,6 +205,42 @@ class HttpSettings(Section):
             msg = f"paths must be absolute and literal, not {wrong[0]!r}"
             raise ValueError(msg)
         return paths
+
+
+class CheckoutSettings(Section):
+    """The routes that a buyer's browser calls after paying."""
+
+    return_url: str | None = None
+    """Where a buyer goes after a payment link, such as `https://shop.example/orders/{order_id}`."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins whose pages may read the answers (CORS), each exactly as a browser sends it."""
+    rate: Annotated[int, Field(ge=1)] = 60
+    """Requests per address and minute."""
+
+    @field_validator("return_url")
+    @classmethod
+    def _web_address(cls, template: str | None) -> str | None:
+        if template is None:
+            return None
+        try:
+            parts = urlsplit(template)
+            whole = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+            usable = whole and _WEB_ADDRESS.fullmatch(template)
+        except ValueError:
+            usable = False
+        rest = template.replace(ORDER_PLACE, "")
+        if not usable or "{" in rest or "}" in rest or "{" in urlsplit(template).netloc:
+            msg = f"it must be a whole http(s) address in which at most {ORDER_PLACE}, after the host, is filled"
+            raise ValueError(msg)
+        return template
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _exact(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [origin for origin in origins if not _ORIGIN.fullmatch(origin)]:
+            msg = f"an origin is scheme, host and perhaps port, such as https://shop.example, not {wrong[0]!r}"
+            raise ValueError(msg)
+        return origins
 
 
 class ProcessingSettings(Section):
@@ -269,6 +347,7 @@ class Settings(BaseSettings):
     razorpay: RazorpaySettings = RazorpaySettings()
     orders: OrderSettings = OrderSettings()
     http: HttpSettings = HttpSettings()
+    checkout: CheckoutSettings = CheckoutSettings()
     processing: ProcessingSettings = ProcessingSettings()
     watcher: WatcherSettings = WatcherSettings()
     email: EmailSettings = EmailSettings()

@@ -81,3 +81,12 @@ class RowStatus(StrEnum):
 
 
 SENDABLE_ROWS = (RowStatus.PENDING, RowStatus.RETRY, RowStatus.UNKNOWN)
+
+
+class AlertState(StrEnum):
+    """Where an alert stands."""
+
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    """Somebody looks after it; nobody is told again."""
+    RESOLVED = "resolved"

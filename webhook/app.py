@@ -14,6 +14,7 @@ from models.duties import Repeated, repeating, stop_signals
 from models.private_port import PrivatePort, Reasons, listening
 from models.settings import Settings, require_webhook_secrets
 from models.telemetry import Subscriber, Telemetry
+from webhook.checkout import Checkout
 from webhook.engine import Engine, engine
 from webhook.observe import Census, WebhookLog, WebhookMetrics
 from webhook.providers import event_types, providers
@@ -43,13 +44,23 @@ class Webhook:
         return reasons if self.engine.clock.fresh else [*reasons, "the database does not answer"]
 
     def public_app(self) -> web.Application:
-        """The endpoint that the providers call."""
+        """The endpoint that the providers call, and the routes that browsers do."""
         app, engine = web.Application(), self.engine
         for provider in engine.providers.values():
             receiver = Receiver(provider, engine.admission, engine.db, engine.clock, self.settings.http, self.telemetry)
             for path in dict.fromkeys((provider.path, *self.settings.http.extra_paths)):
                 app.router.add_post(path, receiver.handle)
+        self._add_checkout(app)
         return app
+
+    def _add_checkout(self, app: web.Application) -> None:
+        """The routes of the buyer's browser; without the key's secret nobody could tell what is true."""
+        secret = self.settings.razorpay.key_secret
+        if secret is None:
+            self.telemetry.emit("checkout.off", reason="PAYLATCH_RAZORPAY__KEY_SECRET is not set")
+            return
+        provider = self.engine.providers["razorpay"]
+        Checkout(provider, self.engine, secret.get_secret_value(), self.telemetry).add_routes(app)
 
     def private_app(self) -> web.Application:
         """Health and metrics."""

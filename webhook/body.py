@@ -17,9 +17,11 @@ DRAIN_TIMEOUT = 1.0
 class Refusal(Exception):  # noqa: N818 - an answer, not a fault
     """A request that is answered without being believed."""
 
-    def __init__(self, status: int, outcome: str, sentence: str, *, close: bool = False) -> None:
+    def __init__(self, status: int, outcome: str, sentence: str, *, close: bool = False, retry_after: int = 0) -> None:
         super().__init__(sentence)
         self.status, self.outcome, self.sentence, self.close = status, outcome, sentence, close
+        self.retry_after = retry_after
+        """Seconds after which another try makes sense; 0 where none does, or nobody knows when."""
 
 
 class BodyReader:
@@ -50,7 +52,7 @@ class BodyReader:
             if len(body) + len(chunk) > self._settings.max_body_bytes:
                 raise self._too_large()
             if self._inflight + len(chunk) > self._settings.max_inflight_bytes:
-                raise Refusal(503, "overloaded", "too many bodies are in flight; try again", close=True)
+                raise Refusal(503, "overloaded", "too many bodies are in flight; try again", close=True, retry_after=5)
             self._inflight += len(chunk)
             body += chunk
 

@@ -12,9 +12,22 @@ from models.database import Database
 from models.states import EventStatus
 from models.telemetry import LogSubscriber
 
-WARNINGS = frozenset({"duty.failed", "event.not_taken", "lease.kill_failed"})
+WARNINGS = frozenset({"webhook.unlisted_source", "duty.failed", "event.not_taken", "lease.kill_failed"})
+ANSWERED = frozenset({"webhook.answered", "checkout.answered"})
 REFUSED = frozenset(
-    {"bad_signature", "no_signature", "encoded", "too_large", "slow_body", "overloaded", "broken_body", "caller_gone"},
+    {
+        "bad_signature",
+        "no_signature",
+        "not_verified",
+        "unlisted_source",
+        "limited",
+        "encoded",
+        "too_large",
+        "slow_body",
+        "overloaded",
+        "broken_body",
+        "caller_gone",
+    },
 )
 OPEN_STATUSES = (
     EventStatus.RECEIVED,
@@ -30,18 +43,18 @@ class WebhookLog(LogSubscriber):
 
     def __init__(self) -> None:
         super().__init__(debug=frozenset({"duty.done", "order.conflict", "order.moved"}), warnings=WARNINGS)
-        self._last_refusal = 0.0
-        self._unlogged = 0
+        self._last: dict[str, float] = {}
+        self._unlogged: dict[str, int] = {}
 
     def __call__(self, event: str, fields: dict[str, Any]) -> None:
         """Write the line, or only count it."""
-        if event == "webhook.answered" and fields["outcome"] in REFUSED:
+        if event == "webhook.unlisted_source" or (event in ANSWERED and fields["outcome"] in REFUSED):
             now = time.monotonic()
-            if now - self._last_refusal < 1:
-                self._unlogged += 1
+            if now - self._last.get(event, 0.0) < 1:
+                self._unlogged[event] = self._unlogged.get(event, 0) + 1
                 return
-            fields = {**fields, "unlogged": self._unlogged}
-            self._last_refusal, self._unlogged = now, 0
+            fields = {**fields, "unlogged": self._unlogged.pop(event, 0)}
+            self._last[event] = now
         super().__call__(event, fields)
 
 
@@ -70,6 +83,15 @@ class WebhookMetrics:
         self._conflicts = Counter(
             "paylatch_transition_conflicts", "Transitions that met another writer.", registry=registry
         )
+        self._checkout = Counter(
+            "paylatch_checkout_requests", "Answered requests of browsers.", ["route", "outcome"], registry=registry
+        )
+        self._unlisted = Counter(
+            "paylatch_webhook_unlisted_sources",
+            "Webhooks from none of the allowed sources that were taken all the same.",
+            ["authentic"],
+            registry=registry,
+        )
         self._alerts = Counter("paylatch_alerts", "Raised alerts.", ["kind"], registry=registry)
         self.events = Gauge("paylatch_events", "Stored events by status.", ["status"], registry=registry)
         self.oldest_due = Gauge(
@@ -84,6 +106,10 @@ class WebhookMetrics:
                 self._answer_time.observe(fields["duration_ms"] / 1000)
                 if fields["outcome"] in {"redelivery", "suspected_replay"}:
                     self._duplicates.labels(fields["outcome"]).inc()
+            case "checkout.answered":
+                self._checkout.labels(fields["route"], fields["outcome"]).inc()
+            case "webhook.unlisted_source":
+                self._unlisted.labels("yes" if fields["authentic"] else "no").inc()
             case "event.processed":
                 known = fields["type"] if fields["type"] in self._known_types else "other"
                 self._processed.labels(known, fields["outcome"]).inc()

@@ -14,6 +14,7 @@ from models.money import from_shop, parse_amount, parse_currency
 from models.settings import OrderSettings
 from models.terms import Expectation
 
+_LARGEST_INTEGER = 2**63 - 1
 _FIELDS = {"payment": 1, "history": 1, "version": 1, "orderNumber": 1, "userId": 1}
 
 
@@ -87,8 +88,8 @@ class _Look:
         """The one order with this number (a shop may store it as an integer); none when two share it."""
         if number is None:
             return None
-        numbers: list[str | int] = [number, int(number)] if number.isascii() and number.isdigit() else [number]
-        found = await self._orders.find({"orderNumber": {"$in": numbers}}, self._fields).limit(2).to_list()
+        query = {"orderNumber": {"$in": as_numbers(number)}}
+        found = await self._orders.find(query, self._fields).limit(2).to_list()
         return found[0] if len(found) == 1 else None
 
     async def by_notes(self, notes: Mapping[str, str]) -> RawDocument | None:
@@ -101,6 +102,13 @@ class _Look:
 
     async def _one(self, query: Mapping[str, Any]) -> RawDocument | None:
         return await self._orders.find_one(query, self._fields)
+
+
+def as_numbers(text: str) -> list[str | int]:
+    """An order number as a shop may store it: as it is, or as an integer of at most 64 bits."""
+    if text.isascii() and text.isdigit() and int(text) <= _LARGEST_INTEGER:
+        return [text, int(text)]
+    return [text] if text else []
 
 
 async def read_order(db: Database, order_id: object, settings: OrderSettings) -> RawDocument | None:

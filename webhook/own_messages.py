@@ -26,12 +26,14 @@ OWN = "paylatch"
 
 
 def callback_delivery(provider: Provider, named: Mapping[str, str]) -> Delivery:
-    """A verified callback; `named` holds order_id, payment_id and signature, and payment_link_id where there is one.
+    """A verified callback; its id is made of what was paid and the payment, so a buyer who reloads is a duplicate.
 
-    Its id is made of order and payment, so a buyer who reloads the page is a duplicate.
+    `named` holds payment_id, signature and at least one of order_id, payment_link_id and subscription_id; reference_id
+    too where the shop's order is known by nothing else.
     """
     raw = _body(OwnEvent.CALLBACK, callback=dict(named))
-    event_id = f"callback:{named['order_id']}:{named['payment_id']}"
+    subject = next(named[name] for name in ("order_id", "payment_link_id", "subscription_id") if name in named)
+    event_id = f"callback:{subject}:{named['payment_id']}"
     return _delivery(provider.name, raw, event_id, Origin.CALLBACK, provider.parse(raw))
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 
 from aiohttp import web
 from multidict import CIMultiDictProxy
-from pymongo.errors import PyMongoError
 
 from models.alerts import raise_alert
 from models.clock import ServerClock
 from models.crash import crash_point
 from models.database import Database
-from models.errors import PayLatchError, Unparseable
+from models.errors import Unparseable
 from models.facts import Event
 from models.private_port import json_response
 from models.settings import HttpSettings
 from models.telemetry import Telemetry
-from webhook.admission import Admission, Admitted, Delivery, event_id_of
+from webhook.admission import Admission, Delivery, event_id_of
+from webhook.allow_list import AllowList
 from webhook.body import BodyReader, Refusal, drain
 from webhook.providers import Provider
-
-BROKEN_BODY = Refusal(400, "broken_body", "the body ended before it was complete", close=True)
+from webhook.responses import Answer, answered, send
 
 
 class Receiver:
@@ -43,32 +41,19 @@ class Receiver:
     ) -> None:
         self._provider, self._admission, self._db, self._clock = provider, admission, db, clock
         self._settings, self._telemetry = settings, telemetry
-        self._bodies = BodyReader(settings)
+        self._bodies, self._allow_list = BodyReader(settings), AllowList(settings, telemetry)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer 200 with the verdict, or a refusal's status."""
         started = time.monotonic()
         seen: dict[str, str] = {}
-        try:
-            async with asyncio.timeout(self._settings.answer_deadline):
-                admitted = await self._receive(request, seen)
-            response = json_response({"status": admitted.verdict, "eventId": admitted.event_id})
-            outcome = admitted.kind or str(admitted.verdict)
-        except Refusal as refusal:
-            response, outcome = _refused(refusal), refusal.outcome
-        except web.RequestPayloadError:
-            response, outcome = _refused(BROKEN_BODY), BROKEN_BODY.outcome
-        except ConnectionError:
-            response, outcome = _unavailable(), "caller_gone"
-        except (TimeoutError, PyMongoError, PayLatchError) as error:
-            response, outcome = _unavailable(), "unavailable"
-            seen["error"] = type(error).__name__
-        except Exception as error:  # noqa: BLE001 - a bug of ours must not become a lost event
-            response, outcome = _unavailable(), "error"
-            seen["error"] = type(error).__name__
-        return await self._answer(request, response, outcome, started, seen)
+        answer = await answered(self._receive(request, seen), self._settings.answer_deadline)
+        if answer.error is not None:
+            seen["error"] = answer.error
+        return await self._answer(request, answer, started, seen)
 
-    async def _receive(self, request: web.Request, seen: dict[str, str]) -> Admitted:
+    async def _receive(self, request: web.Request, seen: dict[str, str]) -> Answer:
+        self._allow_list.require(request)
         signature = await self._signature(request)
         if request.headers.getall("Content-Encoding", []):
             raise Refusal(415, "encoded", "send the body as it was signed, without Content-Encoding", close=True)
@@ -82,7 +67,8 @@ class Receiver:
                 await self._alert(delivery)
             admitted = await self._admission.admit(delivery)
         seen["event_id"] = admitted.event_id
-        return admitted
+        response = json_response({"status": admitted.verdict, "eventId": admitted.event_id})
+        return Answer(response, admitted.kind or str(admitted.verdict))
 
     async def _signature(self, request: web.Request) -> bytes:
         """The one signature; without it the body is not worth reading and is only thrown away."""
@@ -119,40 +105,22 @@ class Receiver:
     async def _answer(
         self,
         request: web.Request,
-        response: web.Response,
-        outcome: str,
+        answer: Answer,
         started: float,
         seen: dict[str, str],
     ) -> web.StreamResponse:
         """Send it, then write the request's one log line."""
-        try:
-            await response.prepare(request)
-            await response.write_eof()
-        except ConnectionError:
-            outcome_sent = False
-        else:
-            outcome_sent = True
+        sent = await send(request, answer.response)
+        if sent:
             crash_point("webhook.answered")
         self._telemetry.emit(
             "webhook.answered",
             provider=self._provider.name,
-            outcome=outcome,
-            status=response.status,
+            outcome=answer.outcome,
+            status=answer.response.status,
             duration_ms=round((time.monotonic() - started) * 1000, 1),
-            **({} if outcome_sent else {"caller": "gone"}),
+            **({} if sent else {"caller": "gone"}),
             **seen,
         )
-        return response
-
-
-def _refused(refusal: Refusal) -> web.Response:
-    response = json_response({"error": refusal.outcome, "detail": refusal.sentence}, status=refusal.status)
-    if refusal.close:
-        response.force_close()
-    return response
-
-
-def _unavailable() -> web.Response:
-    response = json_response({"error": "unavailable", "detail": "not stored for certain; send it again"}, status=503)
-    response.headers["Retry-After"] = "5"
-    return response
+        self._allow_list.report(request, authentic=answer.response.status == 200)
+        return answer.response

@@ -878,3 +878,11 @@ async def test_transactions_are_committed_to_a_majority_and_its_journal(
     monkeypatch.setattr(AsyncClientSession, "start_transaction", spy)
     assert await shop.processed(sample.captured(1), "E1") == "completed/applied"
     assert asked == [DURABLE]
+
+
+@pytest.mark.asyncio
+async def test_a_receipt_of_more_digits_than_a_database_integer_has_is_only_an_unknown_number(shop: Endpoint) -> None:
+    body = sample.order_paid(7)
+    body["payload"]["order"]["entity"]["receipt"] = "9" * 40
+    await shop.post(body, "E1")
+    assert (await shop.settled("E1", "parked", "dead", "failed"))["status"] == "parked"

@@ -153,6 +153,7 @@ def _refs(payload: Mapping[str, Any]) -> Refs:
     payment, refund = _entity(payload, "payment"), _entity(payload, "refund")
     link, callback = _entity(payload, "payment_link"), _entity(payload, "callback")
     order = _entity(payload, "order")
+    number = link.get("reference_id") or callback.get("reference_id")
     order_id = _id(payment.get("order_id")) or _id(link.get("order_id")) or _id(callback.get("order_id"))
     return Refs(
         order_id=order_id or _order_id(order.get("id")),
@@ -160,7 +161,7 @@ def _refs(payload: Mapping[str, Any]) -> Refs:
         refund_id=_id(refund.get("id")),
         payment_link_id=_id(link.get("id")) or _id(callback.get("payment_link_id")),
         subscription_id=_id(_entity(payload, "subscription").get("id")) or _id(callback.get("subscription_id")),
-        receipt=_word(link.get("reference_id")) or _word(order.get("receipt")),
+        receipt=_word(number) or _word(order.get("receipt")),
     )
 
 
