@@ -106,7 +106,7 @@ def _rendered(settings: Settings, meant: _Meant, about: Subject, spoken: object)
         words = renderer.render(meant.notice, about.ref, meant.channel, meant.recipient, about.order, about.at)
     except RenderError as error:
         raise Refused(f"{error}: `paylatch templates list {meant.notice}` shows what there is") from None
-    return words, next((f"{failed['at']}: {failed['error']}" for failed in failures), "")
+    return words, next((f"{failed['at'] or 'your template'}: {failed['error']}" for failed in failures), "")
 
 
 def _print(meant: _Meant, words: Rendered) -> None:

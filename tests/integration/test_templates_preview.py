@@ -34,7 +34,9 @@ class SpeakingDesk(Desk):
 
 def refunded() -> dict[str, Any]:
     entries = [{"refundId": f"rfnd_{n}", "amount": n * 100, "currency": "INR", "status": "processed"} for n in (1, 2)]
-    facts: list[dict[str, Any]] = [{"seq": n, "at": AT, "fact": "refund_processed", "ref": f"rfnd_{n}", "cause": {}} for n in (1, 2)]
+    facts: list[dict[str, Any]] = [
+        {"seq": n, "at": AT, "fact": "refund_processed", "ref": f"rfnd_{n}", "cause": {}} for n in (1, 2)
+    ]
     order = sample.order(1, status="partially_refunded", refunds=entries, razorpayPaymentId="pay_1")
     return {**order, "history": facts, "customer_details": {"language": "hi"}}
 
