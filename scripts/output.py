@@ -66,12 +66,12 @@ def visible(text: str) -> str:
     return "".join("�" if category(letter) == "Cc" and letter != "\n" else letter for letter in text)
 
 
-def masked(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    """The same JSON with contact, email, vpa and card data replaced, however deep they are."""
+def masked(value: Any, names: frozenset[str] = MASKED) -> Any:  # noqa: ANN401 - any JSON
+    """The same JSON with contact, email, vpa and card data (or what `names` says) replaced, however deep they are."""
     if isinstance(value, Mapping):
-        return {key: _mask(inner) if key in MASKED else masked(inner) for key, inner in value.items()}
+        return {key: _mask(inner) if key in names else masked(inner, names) for key, inner in value.items()}
     if isinstance(value, list):
-        return [masked(inner) for inner in value]
+        return [masked(inner, names) for inner in value]
     return value
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from scripts.output import MASK, masked
+from scripts.output import MASKED, masked
 from watcher.notices import REFS
 
+_PERSONAL = MASKED | {"shippingAddress", "billingAddress", "methodDetails"}
 _AT = datetime(2026, 1, 15, 9, 30, tzinfo=UTC)
 _PRICE = {"amount": 149900, "currency": "INR"}
 _CARD = {"method": "card", "methodDetails": {"network": "Visa", "last4": "4242"}}
@@ -99,8 +100,5 @@ def latest(order: Mapping[str, Any], notice: str, now: datetime) -> Subject:
 
 def without_person(order: Mapping[str, Any]) -> dict[str, Any]:
     """The order with the customer's name, address and means of payment masked."""
-    hidden: dict[str, Any] = masked(order)
-    address = hidden.get("shippingAddress")
-    if isinstance(address, Mapping):
-        hidden["shippingAddress"] = {name: MASK for name, value in address.items() if value}
+    hidden: dict[str, Any] = masked(order, _PERSONAL)
     return hidden

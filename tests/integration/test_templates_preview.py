@@ -37,7 +37,8 @@ def refunded() -> dict[str, Any]:
     facts: list[dict[str, Any]] = [
         {"seq": n, "at": AT, "fact": "refund_processed", "ref": f"rfnd_{n}", "cause": {}} for n in (1, 2)
     ]
-    order = sample.order(1, status="partially_refunded", refunds=entries, razorpayPaymentId="pay_1")
+    order = sample.order(1, status="partially_refunded", refunds=entries, razorpayPaymentId="pay_1", method="card")
+    order["payment"]["methodDetails"] = {"last4": "4242"}
     return {**order, "history": facts, "customer_details": {"language": "hi"}}
 
 
@@ -62,6 +63,7 @@ async def test_the_customer_is_masked_unless_asked_for_and_that_is_audited(desk:
     hidden = await desk.preview("refund_processed")
     assert not [each for each in PERSONAL if each in str(hidden)]
     assert "नमस्ते ••• जी" in hidden["text"]
+    assert "Paid by: card •••" in (await desk.preview("refund_processed", "--recipient", "admin"))["text"]
     assert await desk.audited() == []
     assert "नमस्ते Asha 1 जी" in (await desk.preview("refund_processed", "--reveal"))["text"]
     assert [(row["command"], row["filter"]) for row in await desk.audited()] == [
