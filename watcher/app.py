@@ -82,6 +82,8 @@ async def watcher(settings: Settings, stop: asyncio.Event, *subscribers: Subscri
             )
             for channel in channels(settings, db).values()
         ]
+        for sender in senders:
+            metrics.breaker.labels(sender.channel).set(0)
         outbox = Outbox(db, clock, settings.notifications, {sender.channel for sender in senders})
         reader = Reader(db, clock, outbox, partial(_wake, senders), settings.watcher.checkpoint_interval, telemetry)
         leadership = Leadership(

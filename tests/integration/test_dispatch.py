@@ -652,7 +652,7 @@ async def test_while_the_database_refuses_to_be_written_the_dispatcher_waits_for
     sender = Dispatcher(db, store, clock, mail, Renderer(settings), settings.notifications, telemetry)
     await db.notification_log.insert_one(row(1, factAt=clock.now(), nextAttemptAt=clock.now()))
     assert await sender.run_once() == {"started": 1}
-    await sender.drain(10.0)
+    await asyncio.wait(sender._sending.values())
     await asyncio.sleep(0)  # the task's callbacks
     assert emitted == ["notification.not_recorded"]
     assert not sender.wake.is_set(), "it would spin"
