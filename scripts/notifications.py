@@ -182,9 +182,11 @@ async def release(
     limit
         At most so many, the oldest first, and the cap stays for the rest; 0 releases all.
     """
-    which = which or RowFilter()
-    lifts = not (keys or limit or which.chosen())
+    which, how = which or RowFilter(), how or How()
     async with session() as now_open:
+        cap = None if keys or limit or which.chosen() else await in_force(now_open.db)
+        if cap and not how.as_json:
+            output().print(f"{cap['used']} were let through after the gap; the cap will be lifted", markup=False)
         change = Change(
             "release",
             "released",
@@ -192,10 +194,10 @@ async def release(
             lambda row, _: interventions.release_refusal(row),
             interventions.release,
             limit,
-            _lift if lifts and await in_force(now_open.db) else None,
+            _lift if cap else None,
             {"limit": limit} if limit else {},
         )
-        return await change_rows(now_open, change, keys, which, how or How())
+        return await change_rows(now_open, change, keys, which, how)
 
 
 async def _lift(now_open: Session) -> dict[str, Literal["lifted", "none"]]:

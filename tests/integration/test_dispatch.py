@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -30,7 +30,8 @@ from tests.support.daemon import (
     until_status,
     until_told,
 )
-from tests.support.mailbox import HANG, QUIET, Mailbox, email, mailbox, silent_server
+from tests.support.mailbox import HANG, QUIET, email, mailbox, silent_server
+from tests.support.rows import abandoned, now, paid, row, until_arrived
 from tests.support.wait import eventually
 from watcher.app import watcher
 from watcher.channels import Message, Sent
@@ -49,56 +50,6 @@ KEY = "order:ord1:payment_completed:email:customer"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first retry after half a second instead of five."""
     monkeypatch.setattr("watcher.rows.FIRST_RETRY", 0.5)
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
-def row(number: int = 1, **changes: Any) -> dict[str, Any]:
-    """A pending mail row as the outbox writes it."""
-    stored: dict[str, Any] = {
-        "_id": ObjectId(),
-        "key": f"order:ord{number}:payment_completed:email:customer",
-        "notice": "payment_completed",
-        "refs": [],
-        "orderId": f"ord{number}",
-        "channel": "email",
-        "to": "customer",
-        "status": "pending",
-        "reason": None,
-        "factAt": now(),
-        "attempts": 0,
-        "nextAttemptAt": now(),
-        "createdAt": now(),
-        "updatedAt": now(),
-    }
-    return {**stored, **changes}
-
-
-def abandoned(**changes: Any) -> dict[str, Any]:
-    """A row whose sender died a minute ago."""
-    over = now() - timedelta(minutes=1)
-    lease = {"token": "dead", "until": over, "lsid": None}
-    message = Message("first@example.com", "A subject", "A text\n", None, {"order_id": "ord1", "role": "customer"})
-    frozen = {"status": "sending", "lease": lease, "message": message.to_document()}
-    return row(**{**frozen, "attempts": 1, "nextAttemptAt": over, **changes})
-
-
-async def paid(db: Database, *numbers: int, **shipping: Any) -> None:
-    """Orders that the webhook process completes."""
-    for number in numbers:
-        order = sample.order(number)
-        order["shippingAddress"].update(shipping)
-        await db.orders.insert_one(order)
-        await record(db, number)
-
-
-async def until_arrived(box: Mailbox, count: int = 1) -> None:
-    async def check() -> bool:
-        return len(box.arrived) >= count
-
-    await eventually(check, f"{count} mails have come in")
 
 
 # --- the life of a row ---
