@@ -20,6 +20,8 @@ from scripts.embedded import free_port
 
 HANG = "hang"
 """Say nothing any more after the mail's content has come."""
+RESET = "reset"
+"""Break the connection off after the mail's content has come."""
 OK = "250 OK"
 
 # aiosmtpd 1.4 sets Session.login_data itself, which its own Session declares deprecated.
@@ -76,12 +78,14 @@ class Mailbox:
             envelope.rcpt_tos.append(address)
         return answer
 
-    async def handle_DATA(self, _s: Conversation, _x: Session, envelope: Envelope) -> str:  # noqa: N802
+    async def handle_DATA(self, conversation: Conversation, _x: Session, envelope: Envelope) -> str:  # noqa: N802
         answer = self.at_data.popleft() if self.at_data else OK
         content = envelope.content
         assert isinstance(content, bytes)
         mail = message_from_bytes(content, policy=default)
         self.arrived.append(Mail(tuple(envelope.rcpt_tos), mail, answer == OK))
+        if answer == RESET and isinstance(conversation.transport, asyncio.Transport):
+            conversation.transport.abort()
         if answer == HANG:
             await self._release.wait()
             return OK
