@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
@@ -36,6 +37,8 @@ from watcher.worth import not_worth_sending
 
 MARGIN = 5.0
 """Seconds that a row's lease outlives its channel's timeout."""
+AT_HAND = 64
+"""Due rows that one look into the queue brings."""
 LATE_AFTER = 3
 """Tries after which somebody is told that a channel is not taking messages."""
 GRACE = 2.0
@@ -60,6 +63,7 @@ class Dispatcher:
         self._gate = Gate(channel.name, settings, telemetry)
         self._hold = settings.policy(channel.name, keyed=channel.keyed) == "hold"
         self._sending: dict[object, asyncio.Task[bool]] = {}
+        self._at_hand: list[RawDocument] = []
         self._stopping = False
         self.wake = asyncio.Event()
 
@@ -73,12 +77,23 @@ class Dispatcher:
         free = self._gate.room(self._channel.concurrency - len(self._sending))
         if free <= 0:
             return {}
-        due = await self._rows.due(self._channel.name, free, self._sending)
-        for row in due:
+        started = await self._next(free)
+        for row in started:
             task = asyncio.create_task(self._handle(row))
             self._sending[row["_id"]] = task
             task.add_done_callback(partial(self._done, row["_id"]))
-        return {"started": len(due)}
+        return {"started": len(started)}
+
+    async def _next(self, most: int) -> list[RawDocument]:
+        """Rows to start with. A look into a long queue is dear, so some are kept at hand; a stale one fails its claim.
+
+        In no order, so that several instances do not all take the same row at the same time.
+        """
+        if not self._at_hand:
+            self._at_hand = await self._rows.due(self._channel.name, AT_HAND, self._sending)
+            random.shuffle(self._at_hand)
+        chosen = [self._at_hand.pop() for _ in range(min(most, len(self._at_hand)))]
+        return [row for row in chosen if row["_id"] not in self._sending]
 
     async def drain(self, seconds: float) -> None:
         """Begin nothing more and let sends under way end; one that does not is cut off and its row is `unknown`."""
@@ -239,6 +254,7 @@ class Dispatcher:
         """The cap is used up: every row of the gap without a place in it waits for an operator."""
         in_force = await cap.in_force(self._db)
         held = await self._rows.hold_gap(in_force["rows"]) if in_force else 0
+        self._at_hand.clear()  # most of them are held now
         if held:
             await self._alert("notification_held", GAP_CAP, f"{held} messages found after a gap")
         if held and not await cap.in_force(self._db):  # it was lifted in this moment

@@ -23,7 +23,13 @@ from watcher.cap import admit, impose, in_force
 
 pytestmark = QUIET
 
-MESSAGE = {"address": "secret@example.com", "subject": "First words", "text": "First text\n", "html": None, "data": {}}
+MESSAGE: dict[str, Any] = {
+    "address": "secret@example.com",
+    "subject": "First words",
+    "text": "First text\n",
+    "html": None,
+    "data": {},
+}
 
 
 def key(number: int) -> str:
