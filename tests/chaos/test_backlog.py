@@ -21,7 +21,7 @@ from tests.support.processes import processes
 
 pytestmark = [pytest.mark.acceptance, QUIET]
 
-CHANGES = 3000 if shutil.which(FAST_SERVER) else 1000
+CHANGES = 3000 if shutil.which(FAST_SERVER) else 600
 """The slower engine would need several minutes for 3,000; `make backlog` tries 100,000."""
 GROWTH = 48.0
 """MiB that the process may grow by: a read-ahead of 500 changes, batches of 200 and 64 due rows are well below."""

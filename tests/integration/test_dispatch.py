@@ -570,6 +570,8 @@ async def test_whatsapp_in_the_default_table_is_simply_off(db: Database, make_se
     [
         ({"notifications": {"routes": {"payment_failed": {"customer": ["pigeon"]}}}}, r"channel 'pigeon'; .*email.*"),
         ({"notifications": {"routes": {"payment_failed": {"customer": ["whatsapp"]}}}}, r"channel 'whatsapp'"),
+        ({"notifications": {"rates": {"emial": 5}}}, r"NOTIFICATIONS__RATES names the channel 'emial'; .*email.*"),
+        ({"notifications": {"unknown_policy": {"x": "hold"}}}, r"NOTIFICATIONS__UNKNOWN_POLICY names the channel 'x'"),
         ({"email": {"host": None}}, r"routed to email, but PAYLATCH_EMAIL__HOST is not set"),
         ({"email": {"from": "no sender"}}, r"PAYLATCH_EMAIL__FROM is not one mail address"),
     ],
