@@ -89,11 +89,10 @@ class Dispatcher:
 
         In no order, so that several instances do not all take the same row at the same time.
         """
-        if not self._at_hand:
+        if len(self._at_hand) < most:
             self._at_hand = await self._rows.due(self._channel.name, AT_HAND, self._sending)
             random.shuffle(self._at_hand)
-        chosen = [self._at_hand.pop() for _ in range(min(most, len(self._at_hand)))]
-        return [row for row in chosen if row["_id"] not in self._sending]
+        return [self._at_hand.pop() for _ in range(min(most, len(self._at_hand)))]
 
     async def drain(self, seconds: float) -> None:
         """Begin nothing more and let sends under way end; one that does not is cut off and its row is `unknown`."""

@@ -60,6 +60,8 @@ class Mailbox:
     at_data: deque[str] = field(default_factory=deque)
     arrived: list[Mail] = field(default_factory=list)
     connections: int = 0
+    most_open: int = 0
+    """Connections that were open at the same time."""
     _server: asyncio.Server | None = None
     _open: set[Conversation] = field(default_factory=set)
     _release: asyncio.Event = field(default_factory=asyncio.Event)
@@ -117,6 +119,7 @@ class Mailbox:
         self.connections += 1
         conversation = _Tracked(self, hostname="mail.example.com", ident="test", loop=asyncio.get_running_loop())
         conversation.opened = self._open
+        self.most_open = max(self.most_open, len(self._open) + 1)
         return conversation
 
 
