@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test lint types check property clean
+.PHONY: help demo run test lint types check property backlog clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -44,6 +44,10 @@ property: $(VENV)/.dev ## the property tests, for longer
 	PAYLATCH_TEST_EXAMPLES=5000 $(BIN)/python -m pytest tests/property -n $(WORKERS)
 
 check: lint types test ## what CI runs
+
+CHANGES ?= 100000
+backlog: $(VENV)/.dev ## how a watcher works off 100,000 changes (CHANGES=...)
+	$(BIN)/python -m tests.bench.backlog --changes $(CHANGES)
 
 clean: ## remove the virtual environment and everything that was made
 	rm -rf $(VENV) build dist .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -25,6 +25,7 @@ ADVICE = {
     "subscribe to payment_link.* and order.paid, or set payment.acceptPartial on the order",
     "change_unreadable": "a change of an order could not be understood: see watcher_dead_letters",
     "notification_dead": "a notification cannot be delivered: see `paylatch notifications list --status dead`",
+    "notification_held": "messages wait for you: `paylatch notifications list --status held`, then release or resolve",
     "notifications_delayed": "a channel takes no messages; they are kept and tried again: look at its provider",
     "orders_collection_changed": "the orders collection was dropped or renamed: check what was done to it",
     "history_shortened": "an order lost entries of its payment history: somebody saved an old copy over it",

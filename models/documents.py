@@ -198,6 +198,13 @@ class NotificationRow(Stored):
     provider_message_id: str | None = None
     sent_at: datetime | None = None
     unknown_at: datetime | None = None
+    gap: bool = False
+    """Found by the sweep after a gap in the stream, so it goes out under the cap."""
+    forced: bool = False
+    """An operator wants it sent however old its fact is."""
+    interventions: int = 0
+    """How often an operator moved it."""
+    resolved_by: str | None = None
 
     class Settings:
         """Collection and indexes."""

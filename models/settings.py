@@ -63,6 +63,7 @@ RAZORPAY_SOURCES = (
 
 Recipient = Literal["customer", "admin", "user"]
 Routes = dict[str, dict[Recipient, tuple[str, ...]]]
+UnknownPolicy = Literal["resend", "hold"]
 
 DEFAULT_ROUTES: Routes = {
     "payment_completed": {"customer": ("email", "whatsapp"), "admin": ("inapp",), "user": ("inapp",)},
@@ -284,6 +285,11 @@ class EmailSettings(Section):
     concurrency: Annotated[int, Field(ge=1, le=64)] = 4
 
 
+DEFAULT_RATES = {"email": 10.0, "whatsapp": 10.0, "sms": 10.0, "webhook": 10.0, "apprise": 1.0}
+DEFAULT_UNKNOWN_POLICY: dict[str, UnknownPolicy] = {"email": "resend", "apprise": "resend"}
+"""Of channels whose receivers take a second copy; one that refuses it (keyed) is sent to again, any other is held."""
+
+
 class NotificationSettings(Section):
     """Who is told what, by which channel."""
 
@@ -299,6 +305,15 @@ class NotificationSettings(Section):
     """Folder whose templates are used instead of the built-in ones of the same name."""
     language_path: str | None = None
     """Dotted path of the customer's language in an order, such as `customer.language`; unset: the shop's language."""
+    unknown_policy: dict[str, UnknownPolicy] = {}
+    """Channel -> what becomes of a message that may have been sent; a channel named here replaces its default."""
+    rates: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Channel -> messages a second, of one process; a channel named here replaces its default."""
+    recipient_interval: Annotated[float, Field(ge=0)] = 2.0
+    """Seconds between messages of one channel to one person, beyond `recipient_burst` at once; 0 = no pacing."""
+    recipient_burst: Annotated[int, Field(ge=1)] = 5
+    gap_cap: Annotated[int, Field(ge=0, le=10_000)] = 100
+    """Messages sent after a gap in the stream until an operator releases more."""
 
     @field_validator("routes")
     @classmethod
@@ -312,6 +327,15 @@ class NotificationSettings(Section):
     def effective_routes(self) -> Routes:
         """The default table with the configured lines in place."""
         return {**DEFAULT_ROUTES, **self.routes}
+
+    def policy(self, channel: str, *, keyed: bool) -> UnknownPolicy:
+        """What becomes of a message of this channel that may have been sent."""
+        default: UnknownPolicy = "resend" if keyed else DEFAULT_UNKNOWN_POLICY.get(channel, "hold")
+        return self.unknown_policy.get(channel, default)
+
+    def rate(self, channel: str) -> float | None:
+        """Messages a second; None = as fast as they come."""
+        return {**DEFAULT_RATES, **self.rates}.get(channel)
 
 
 class ShopSettings(Section):

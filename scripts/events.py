@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 from bson import ObjectId
@@ -18,6 +17,7 @@ from rich.progress import Progress
 from models.documents import WebhookEvent
 from models.errors import Refused, Unparseable
 from models.states import EventStatus
+from scripts.asking import age, confirm
 from scripts.audit import audit, audit_done
 from scripts.output import masked, output, print_json, print_table
 from scripts.session import Session, session
@@ -25,9 +25,6 @@ from webhook.payload import deeper_than, read_object
 from webhook.requeue import DEFAULT_STATUSES, refusal, requeue
 
 app = App(name="events", help="List, show and requeue stored events.")
-
-_AGE = re.compile(r"(\d+)([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @Parameter(name="*")
@@ -68,9 +65,9 @@ class EventFilter:
         if self.order:
             parts.append({"$or": [{"refs.orderId": self.order}, {"refs.paymentId": self.order}]})
         if self.newer_than:
-            parts.append({"receivedAt": {"$gte": now - _age(self.newer_than)}})
+            parts.append({"receivedAt": {"$gte": now - age(self.newer_than)}})
         if self.older_than:
-            parts.append({"receivedAt": {"$lt": now - _age(self.older_than)}})
+            parts.append({"receivedAt": {"$lt": now - age(self.older_than)}})
         if self.error:
             text = {"$regex": re.escape(self.error), "$options": "i"}
             parts.append({"$or": [{name: text} for name in ("error", "errorDetail", "outcome.code", "outcome.detail")]})
@@ -79,13 +76,6 @@ class EventFilter:
     def chosen(self) -> dict[str, Any]:
         """What was asked for, as the audit log keeps it."""
         return {name: value for name, value in vars(self).items() if value}
-
-
-def _age(text: str) -> timedelta:
-    found = _AGE.fullmatch(text)
-    if not found:
-        raise Refused(f"{text!r} is no age: write 30s, 45m, 12h or 7d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 @app.command(name="list")
@@ -227,7 +217,7 @@ async def requeue_events(
         if not as_json:
             _preview(ready, refused)
         if ready and not dry_run:
-            _confirm(len(ready), yes=yes, as_json=as_json)
+            confirm(f"Requeue {len(ready)} events?", yes=yes, as_json=as_json)
             result["requeued"] = await _requeue(now_open, ready, {"ids": list(event_ids), **which.chosen()})
     if as_json:
         print_json(result)
@@ -261,16 +251,6 @@ def _preview(ready: Sequence[Mapping[str, Any]], refused: Mapping[str, str]) -> 
         console.print(f"refused {event_id}: {reason}", markup=False)
     if len(refused) > 20:
         console.print(f"and {len(refused) - 20} more refused")
-
-
-def _confirm(count: int, *, yes: bool, as_json: bool) -> None:
-    """Ask, unless told not to. Raises `Refused` when the answer is not yes or nobody can be asked."""
-    if yes:
-        return
-    if as_json or not sys.stdin.isatty():
-        raise Refused("nobody is here to confirm: add --yes (or --dry-run to look only)")
-    if input(f"Requeue {count} events? [y/N] ").strip().lower() not in {"y", "yes"}:
-        raise Refused("nothing was changed")
 
 
 async def _requeue(now_open: Session, rows: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> int:

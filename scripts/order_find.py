@@ -114,7 +114,8 @@ async def _alerts(
     reviews = _mappings(_mapping(order.get("payment")).get("review"))
     ids = [f"{kind}:{event}" for kind in ("event_dead", "event_unmatched", "event_unparseable") for event in dead]
     ids += [f"payment_review:{r.get('reason')}:{r.get('ref')}" for r in reviews if r.get("state") == "open"]
-    ids += [f"notification_dead:{row['key']}" for row in rows if row["status"] == RowStatus.DEAD]
+    kinds = {RowStatus.DEAD: "notification_dead", RowStatus.HELD: "notification_held"}
+    ids += [f"{kinds[row['status']]}:{row['key']}" for row in rows if row["status"] in kinds]
     ids.append(f"history_shortened:{order['_id']}")
     return await db.alerts.find({"_id": {"$in": ids}}).sort("lastAt", -1).to_list()
 

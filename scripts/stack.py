@@ -112,6 +112,8 @@ def environment(uri: str, mail_port: int, **more: str) -> dict[str, str]:
         "PAYLATCH_EMAIL__PORT": str(mail_port),
         "PAYLATCH_EMAIL__FROM": "PayLatch demo <shop@example.com>",
         "PAYLATCH_NOTIFICATIONS__ADMIN_EMAIL": "admin@example.com",
+        "PAYLATCH_NOTIFICATIONS__RATES": '{"email": 1000}',
+        "PAYLATCH_NOTIFICATIONS__RECIPIENT_INTERVAL": "0",  # the simulated shop has a handful of customers
         "PAYLATCH_LOG__FORMAT": "json",
     }
     return child_environment(**{**own, **more})

@@ -82,6 +82,8 @@ async def watcher(settings: Settings, stop: asyncio.Event, *subscribers: Subscri
             )
             for channel in channels(settings, db).values()
         ]
+        for sender in senders:
+            metrics.breaker.labels(sender.channel).set(0)
         outbox = Outbox(db, clock, settings.notifications, {sender.channel for sender in senders})
         reader = Reader(db, clock, outbox, partial(_wake, senders), settings.watcher.checkpoint_interval, telemetry)
         leadership = Leadership(
@@ -104,6 +106,7 @@ async def watcher(settings: Settings, stop: asyncio.Event, *subscribers: Subscri
 def require_channels(settings: Settings, telemetry: Telemetry) -> None:
     """Refuse to start when a route needs a channel that is not there: its notices would be lost."""
     off = unconfigured(settings)
+    _require_known_limits(settings)
     routed = {
         name
         for notice, recipients in settings.notifications.effective_routes.items()
@@ -123,6 +126,17 @@ def require_channels(settings: Settings, telemetry: Telemetry) -> None:
         )
     for name in sorted((OPTIONAL_CHANNELS - routed) & off.keys()):
         telemetry.emit("channel.off", channel=name, reason=off[name])
+
+
+def _require_known_limits(settings: Settings) -> None:
+    """A mistyped channel would keep its default in silence."""
+    for setting in ("unknown_policy", "rates"):
+        for name in getattr(settings.notifications, setting):
+            if name not in CHANNELS:
+                known = ", ".join(CHANNELS)
+                raise SettingsError(
+                    f"PAYLATCH_NOTIFICATIONS__{setting.upper()} names the channel {name!r}; the channels are: {known}"
+                )
 
 
 def _wake(senders: Sequence[Dispatcher]) -> None:

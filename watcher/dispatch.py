@@ -1,16 +1,18 @@
 """Send what the outbox owes. One dispatcher per channel, so a slow provider delays nobody else; every instance sends.
 
 A row is claimed by the write that makes it `sending`, with the rendered message frozen in it. What cannot be known (a
-read timeout, a crash while sending) becomes `unknown` and follows the channel's policy: a keyed channel sends again
-under the same key; mail is sent again too, and the row says that it was.
+read timeout, a crash while sending) becomes `unknown` and follows the channel's policy: `resend` under the same key,
+where the row says that it was, or `hold` until a person decides. What must wait (the channel's rate, its breaker, the
+recipient's pace) waits as a due row, so that it uses up no attempt and no place.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -24,14 +26,19 @@ from models.duties import cancelled
 from models.errors import LeaseLost, Unavailable
 from models.leases import Claim
 from models.settings import NotificationSettings
-from models.states import PAID, RowStatus, order_status
+from models.states import RowStatus
 from models.telemetry import Telemetry
-from watcher.channels import Channel, Message, NoAddress, NotSent, Rejected, Sent, Unknown
+from watcher import cap
+from watcher.channels import Channel, Message, NoAddress, NotSent, Rejected, SendError, Sent, Unknown
+from watcher.gate import Gate
 from watcher.render import Renderer
-from watcher.rows import NotificationRows, retry_delay
+from watcher.rows import GAP_CAP, NotificationRows, retry_delay
+from watcher.worth import not_worth_sending
 
 MARGIN = 5.0
 """Seconds that a row's lease outlives its channel's timeout."""
+AT_HAND = 64
+"""Due rows that one look into the queue brings."""
 LATE_AFTER = 3
 """Tries after which somebody is told that a channel is not taking messages."""
 GRACE = 2.0
@@ -53,7 +60,11 @@ class Dispatcher:
     ) -> None:
         self._db, self._rows, self._clock, self._channel = db, rows, clock, channel
         self._renderer, self._settings, self._telemetry = renderer, settings, telemetry
+        self._gate = Gate(channel.name, settings, telemetry)
+        self._hold = settings.policy(channel.name, keyed=channel.keyed) == "hold"
         self._sending: dict[object, asyncio.Task[bool]] = {}
+        self._at_hand: list[RawDocument] = []
+        self._stopping = False
         self.wake = asyncio.Event()
 
     @property
@@ -63,18 +74,29 @@ class Dispatcher:
 
     async def run_once(self) -> dict[str, int]:
         """Start sending what is due. Wakes itself again when a place becomes free."""
-        free = self._channel.concurrency - len(self._sending)
+        free = self._gate.room(self._channel.concurrency - len(self._sending))
         if free <= 0:
             return {}
-        due = await self._rows.due(self._channel.name, free, self._sending)
-        for row in due:
+        started = await self._next(free)
+        for row in started:
             task = asyncio.create_task(self._handle(row))
             self._sending[row["_id"]] = task
             task.add_done_callback(partial(self._done, row["_id"]))
-        return {"started": len(due)}
+        return {"started": len(started)}
+
+    async def _next(self, most: int) -> list[RawDocument]:
+        """Rows to start with. A look into a long queue is dear, so some are kept at hand; a stale one fails its claim.
+
+        In no order, so that several instances do not all take the same row at the same time.
+        """
+        if len(self._at_hand) < most:
+            self._at_hand = await self._rows.due(self._channel.name, AT_HAND, self._sending)
+            random.shuffle(self._at_hand)
+        return [self._at_hand.pop() for _ in range(min(most, len(self._at_hand)))]
 
     async def drain(self, seconds: float) -> None:
-        """Let sends that are under way end; one that does not is cut off and its row becomes `unknown`."""
+        """Begin nothing more and let sends under way end; one that does not is cut off and its row is `unknown`."""
+        self._stopping = True
         if self._sending:
             _, unfinished = await asyncio.wait(self._sending.values(), timeout=seconds)
             await cancelled(*unfinished)
@@ -123,19 +145,22 @@ class Dispatcher:
             return await self._close(row, RowStatus.DEAD, f"unexpected_{type(error).__name__}")
 
     async def _attempt(self, row: RawDocument) -> str:
-        """Decide whether it is still worth sending, claim, send, record; the outcome, empty when another was faster."""
+        """Decide whether it is still worth sending, then send it; the outcome, empty when it must wait."""
         order = await self._db.orders.find_one({"_id": row["orderId"]})
         if verdict := not_worth_sending(row, order, self._clock.now(), self._settings):
             return await self._close(row, *verdict)
+        if row["status"] == RowStatus.UNKNOWN and self._hold:
+            return await self._close(row, RowStatus.HELD, row.get("reason") or "unknown")
         try:
             message = self._message(row, order or {})
         except NoAddress as missing:
             return await self._close(row, RowStatus.SKIPPED, missing.reason)
-        claim = Claim.of(self._clock, self._channel.timeout + MARGIN)
-        if not await self._rows.claim(row, claim, message.to_document()):
+        if row.get("gap") and not row["attempts"] and not await cap.admit(self._db, row["_id"], self._settings.gap_cap):
+            return await self._hold_gap()
+        if seconds := self._gate.wait(row, message.address):
+            await self._rows.postpone(row, seconds)
             return ""
-        crash_point("watcher.sending_written")
-        return await self._send(row, claim, message)
+        return await self._send(row, message)
 
     def _message(self, row: RawDocument, order: Mapping[str, Any]) -> Message:
         """The frozen message of an earlier try, else a fresh one."""
@@ -148,25 +173,45 @@ class Dispatcher:
         data = {"order_id": row["orderId"], "notice": notice, "role": to, "user_id": order.get("userId")}
         return Message(address, words.subject, words.text, words.html, data)
 
-    async def _send(self, row: RawDocument, claim: Claim, message: Message) -> str:
-        row_id = row["_id"]
+    async def _send(self, row: RawDocument, message: Message) -> str:
+        """Wait for the channel's rate, claim, hand over; empty when another was faster or the provider rests."""
+        if not await self._gate.enter(row["_id"]):
+            return ""
+        try:
+            if self._stopping:
+                return ""
+            claim = Claim.of(self._clock, self._channel.timeout + MARGIN)
+            if not await self._rows.claim(row, claim, message.to_document()):
+                return ""
+            crash_point("watcher.sending_written")
+            return await self._hand_over(row, claim, message)
+        finally:
+            self._gate.leave(row["_id"])
+
+    async def _hand_over(self, row: RawDocument, claim: Claim, message: Message) -> str:
         try:
             async with asyncio.timeout(self._channel.timeout + GRACE):
                 sent = await self._channel.send(row["key"], message)
         except asyncio.CancelledError:
-            await self._rows.unknown(row_id, claim, "stopped", 0.0)
+            await self._rows.unknown(row["_id"], claim, "stopped", 0.0)
             raise
-        except TimeoutError:
-            return await self._unknown(row, claim, "timeout")
-        except Unknown as error:
-            return await self._unknown(row, claim, error.reason)
-        except NotSent as error:
-            return await self._again(row, claim, error)
         except Rejected as error:
+            self._gate.succeeded()
             return await self._give_up(row, claim, error.reason)
+        except NotSent as error:
+            await self._failed(row, error)
+            return await self._again(row, claim, error)
         except Exception as error:  # noqa: BLE001 - a fault of the channel must not leave the row without an end
-            return await self._unknown(row, claim, f"unexpected_{type(error).__name__}")
-        return await self._record(row_id, claim, sent)
+            unknown = _as_unknown(error)
+            await self._failed(row, unknown)
+            return await self._unknown(row, claim, unknown.reason)
+        self._gate.succeeded()
+        return await self._record(row["_id"], claim, sent)
+
+    async def _failed(self, row: RawDocument, error: SendError) -> None:
+        """Somebody is told when the provider is left alone from now on."""
+        if self._gate.failed(row["_id"], error):
+            await self._alert("notifications_delayed", f"{row['channel']}:breaker_open", error.reason)
 
     async def _record(self, row_id: object, claim: Claim, sent: Sent) -> str:
         crash_point("watcher.provider_accepted")
@@ -176,6 +221,10 @@ class Dispatcher:
 
     async def _unknown(self, row: RawDocument, claim: Claim, reason: str) -> str:
         attempts = row["attempts"] + 1
+        if self._hold:
+            await self._alert("notification_held", row["key"], reason)
+            await self._rows.held(row["_id"], claim, reason)
+            return RowStatus.HELD
         if attempts >= self._settings.max_attempts:
             return await self._give_up(row, claim, reason, maybe_sent=True)
         await self._rows.unknown(row["_id"], claim, reason, retry_delay(attempts))
@@ -196,12 +245,33 @@ class Dispatcher:
         return RowStatus.DEAD
 
     async def _close(self, row: RawDocument, status: RowStatus, reason: str) -> str:
-        if status is RowStatus.DEAD:
-            await self._alert("notification_dead", row["key"], reason)
+        if kind := _ALERTS.get(status):
+            await self._alert(kind, row["key"], reason)
         return status if await self._rows.close(row, status, reason) else ""
+
+    async def _hold_gap(self) -> str:
+        """The cap is used up: every row of the gap without a place in it waits for an operator."""
+        in_force = await cap.in_force(self._db)
+        held = await self._rows.hold_gap(in_force["rows"]) if in_force else 0
+        self._at_hand.clear()  # most of them are held now
+        if held:
+            await self._alert("notification_held", GAP_CAP, f"{held} messages found after a gap")
+        if held and not await cap.in_force(self._db):  # it was lifted in this moment
+            await self._rows.release_gap()
+        return ""
 
     async def _alert(self, kind: str, ref: str, detail: str) -> None:
         await raise_alert(self._db, self._telemetry, kind, ref, self._clock.now(), detail)
+
+
+_ALERTS = {RowStatus.DEAD: "notification_dead", RowStatus.HELD: "notification_held"}
+
+
+def _as_unknown(error: Exception) -> Unknown:
+    """Whatever else a send ends with, nobody knows whether the message went out."""
+    if isinstance(error, Unknown):
+        return error
+    return Unknown("timeout" if isinstance(error, TimeoutError) else f"unexpected_{type(error).__name__}")
 
 
 class SendingReaper:
@@ -213,37 +283,3 @@ class SendingReaper:
     async def run_once(self) -> dict[str, int]:
         """How many rows became `unknown`."""
         return {"abandoned": await self._rows.abandon_dead()}
-
-
-def not_worth_sending(
-    row: Mapping[str, Any],
-    order: Mapping[str, Any] | None,
-    now: datetime,
-    settings: NotificationSettings,
-) -> tuple[RowStatus, str] | None:
-    """Why a notice is not sent any more (status and reason), judged at the moment of sending; None when it is."""
-    age, oldest = now - row["factAt"], timedelta(seconds=settings.expire_after)
-    if age > oldest:
-        return RowStatus.EXPIRED, "too_old"
-    if order is None:
-        return RowStatus.SKIPPED, "order_deleted"
-    if row["status"] == RowStatus.UNKNOWN and row["attempts"] >= settings.max_attempts:
-        return RowStatus.DEAD, "gave_up"
-    payment = order.get("payment")
-    if row.get("foreign") and _paid_before(payment, now - oldest):
-        return RowStatus.EXPIRED, "paid_long_ago"
-    return _failure_outdated(payment, age, settings) if row["notice"] == "payment_failed" else None
-
-
-def _failure_outdated(payment: object, age: timedelta, settings: NotificationSettings) -> tuple[RowStatus, str] | None:
-    if isinstance(payment, dict) and order_status(payment.get("status")) in PAID:
-        return RowStatus.SUPPRESSED, "paid_meanwhile"
-    if age > timedelta(seconds=settings.failed_stale_after):
-        return RowStatus.SUPPRESSED, "stale"
-    return None
-
-
-def _paid_before(payment: object, moment: datetime) -> bool:
-    """A shop that saves an old paid order again tells nothing new."""
-    paid_at = payment.get("paidAt") if isinstance(payment, dict) else None
-    return isinstance(paid_at, datetime) and (paid_at if paid_at.tzinfo else paid_at.replace(tzinfo=UTC)) < moment

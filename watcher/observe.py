@@ -20,6 +20,7 @@ WARNINGS = frozenset(
         "leader.lost",
         "notification.not_recorded",
         "render.template_failed",
+        "channel.breaker_opened",
         "lease.kill_failed",
     },
 )
@@ -67,6 +68,9 @@ class WatcherMetrics:
         )
         self._alerts = Counter("paylatch_alerts", "Raised alerts.", ["kind"], registry=registry)
         self.leader = Gauge("paylatch_watcher_leader", "1 while this instance reads.", registry=registry)
+        self.breaker = Gauge(
+            "paylatch_channel_breaker", "1 while a channel's provider is left alone.", ["channel"], registry=registry
+        )
         self.rows = Gauge("paylatch_notifications", "Stored rows by status.", ["status"], registry=registry)
 
     def __call__(self, event: str, fields: dict[str, Any]) -> None:
@@ -82,6 +86,8 @@ class WatcherMetrics:
                     self._lag.seconds["sent"] = fields["age"]
             case "leader.won" | "leader.lost":
                 self.leader.set(event == "leader.won")
+            case "channel.breaker_opened" | "channel.breaker_closed":
+                self.breaker.labels(fields["channel"]).set(event == "channel.breaker_opened")
             case "alert.raised":
                 self._alerts.labels(fields["kind"]).inc()
 

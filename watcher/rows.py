@@ -14,6 +14,8 @@ from models.states import SENDABLE_ROWS, RowStatus
 
 FIRST_RETRY = 5.0
 LONGEST_RETRY = 900.0
+GAP_CAP = "gap_cap"
+"""The reason of rows that wait because enough was sent after a gap."""
 
 
 def retry_delay(attempts: int) -> float:
@@ -70,8 +72,28 @@ class NotificationRows:
         result = await self._db.notification_log.update_one(guard, update)
         return result.matched_count == 1
 
+    async def postpone(self, row: Mapping[str, Any], seconds: float) -> None:
+        """It is due later and no attempt is used up, unless it moved meanwhile."""
+        guard = {"_id": row["_id"], "status": row["status"], "nextAttemptAt": row["nextAttemptAt"]}
+        changes = {"nextAttemptAt": self._clock.in_seconds(seconds), "updatedAt": self._clock.now()}
+        await self._db.notification_log.update_one(guard, {"$set": changes})
+
+    async def hold_gap(self, admitted: Collection[object]) -> int:
+        """Rows of a gap that have no place under the cap wait for an operator; how many there were."""
+        waiting = {"status": RowStatus.PENDING, "gap": True, "_id": {"$nin": list(admitted)}}
+        changes = {"status": RowStatus.HELD, "reason": GAP_CAP, "nextAttemptAt": None, "updatedAt": self._clock.now()}
+        result = await self._db.notification_log.update_many(waiting, {"$set": changes})
+        return result.modified_count
+
+    async def release_gap(self) -> None:
+        """Rows that were held when the cap was lifted already are due after all."""
+        held = {"status": RowStatus.HELD, "gap": True, "reason": GAP_CAP}
+        now = self._clock.now()
+        changes = {"status": RowStatus.PENDING, "reason": None, "nextAttemptAt": now, "updatedAt": now}
+        await self._db.notification_log.update_many(held, {"$set": changes})
+
     async def close(self, row: Mapping[str, Any], status: RowStatus, reason: str) -> bool:
-        """End a row that will not be sent (expired, suppressed, skipped, dead), unless it moved meanwhile."""
+        """End a row that will not be sent (expired, suppressed, skipped, dead, held), unless it moved meanwhile."""
         guard = {"_id": row["_id"], "status": row["status"], "nextAttemptAt": row["nextAttemptAt"]}
         changes = {"status": status, "reason": reason, "nextAttemptAt": None, "updatedAt": self._clock.now()}
         result = await self._db.notification_log.update_one(guard, {"$set": changes})
@@ -99,6 +121,11 @@ class NotificationRows:
         """It may have been sent; `unknownAt` stays on the row for good. Raises `LeaseLost`."""
         changes = {"status": RowStatus.UNKNOWN, "reason": reason, "unknownAt": self._clock.now()}
         await self._fenced(row_id, claim, {**changes, "nextAttemptAt": self._clock.in_seconds(delay)})
+
+    async def held(self, row_id: object, claim: Claim, reason: str) -> None:
+        """It may have been sent, and a person decides what then. Raises `LeaseLost`."""
+        changes = {"status": RowStatus.HELD, "reason": reason, "unknownAt": self._clock.now(), "nextAttemptAt": None}
+        await self._fenced(row_id, claim, changes)
 
     async def _fenced(self, row_id: object, claim: Claim, changes: Mapping[str, Any]) -> None:
         update = {"$set": {**changes, "updatedAt": self._clock.now()}, "$unset": {"lease": ""}}

@@ -93,7 +93,8 @@ def test_an_unknown_crash_point_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [
     "serve", "watch", "database", "indexes", "doctor", "demo", "run", "simulate",
     "events list", "events show", "events requeue", "orders show", "orders unmatched",
-    "notifications list", "alerts list",
+    "notifications list", "notifications show", "notifications retry", "notifications resolve", "notifications release",
+    "alerts list",
 ])  # fmt: skip
 def test_every_command_has_help_with_an_example(tmp_path: Path, command: str) -> None:
     done = paylatch(*command.split(), "--help", folder=tmp_path)

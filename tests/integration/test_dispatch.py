@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -30,7 +30,8 @@ from tests.support.daemon import (
     until_status,
     until_told,
 )
-from tests.support.mailbox import HANG, QUIET, Mailbox, email, mailbox, silent_server
+from tests.support.mailbox import HANG, QUIET, email, mailbox, silent_server
+from tests.support.rows import abandoned, now, paid, row, until_arrived
 from tests.support.wait import eventually
 from watcher.app import watcher
 from watcher.channels import Message, Sent
@@ -49,56 +50,6 @@ KEY = "order:ord1:payment_completed:email:customer"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first retry after half a second instead of five."""
     monkeypatch.setattr("watcher.rows.FIRST_RETRY", 0.5)
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
-def row(number: int = 1, **changes: Any) -> dict[str, Any]:
-    """A pending mail row as the outbox writes it."""
-    stored: dict[str, Any] = {
-        "_id": ObjectId(),
-        "key": f"order:ord{number}:payment_completed:email:customer",
-        "notice": "payment_completed",
-        "refs": [],
-        "orderId": f"ord{number}",
-        "channel": "email",
-        "to": "customer",
-        "status": "pending",
-        "reason": None,
-        "factAt": now(),
-        "attempts": 0,
-        "nextAttemptAt": now(),
-        "createdAt": now(),
-        "updatedAt": now(),
-    }
-    return {**stored, **changes}
-
-
-def abandoned(**changes: Any) -> dict[str, Any]:
-    """A row whose sender died a minute ago."""
-    over = now() - timedelta(minutes=1)
-    lease = {"token": "dead", "until": over, "lsid": None}
-    message = Message("first@example.com", "A subject", "A text\n", None, {"order_id": "ord1", "role": "customer"})
-    frozen = {"status": "sending", "lease": lease, "message": message.to_document()}
-    return row(**{**frozen, "attempts": 1, "nextAttemptAt": over, **changes})
-
-
-async def paid(db: Database, *numbers: int, **shipping: Any) -> None:
-    """Orders that the webhook process completes."""
-    for number in numbers:
-        order = sample.order(number)
-        order["shippingAddress"].update(shipping)
-        await db.orders.insert_one(order)
-        await record(db, number)
-
-
-async def until_arrived(box: Mailbox, count: int = 1) -> None:
-    async def check() -> bool:
-        return len(box.arrived) >= count
-
-    await eventually(check, f"{count} mails have come in")
 
 
 # --- the life of a row ---
@@ -624,6 +575,8 @@ async def test_whatsapp_in_the_default_table_is_simply_off(db: Database, make_se
         ({"notifications": {"routes": {"payment_failed": {"admin": ["webhook"]}}}}, r"PAYLATCH_OUTGOING_WEBHOOK__URL"),
         ({"notifications": {"routes": {"payment_failed": {"admin": ["apprise"]}}}}, r"PAYLATCH_APPRISE__URLS"),
         ({"whatsapp": {"phone_number_id": "1"}}, r"PAYLATCH_WHATSAPP__ACCESS_TOKEN is not set"),
+        ({"notifications": {"rates": {"emial": 5}}}, r"NOTIFICATIONS__RATES names the channel 'emial'; .*email.*"),
+        ({"notifications": {"unknown_policy": {"x": "hold"}}}, r"NOTIFICATIONS__UNKNOWN_POLICY names the channel 'x'"),
         ({"email": {"host": None}}, r"routed to email, but PAYLATCH_EMAIL__HOST is not set"),
         ({"email": {"from": "no sender"}}, r"PAYLATCH_EMAIL__FROM is not one mail address"),
     ],
@@ -657,7 +610,7 @@ async def test_while_the_database_refuses_to_be_written_the_dispatcher_waits_for
     sender = Dispatcher(db, store, clock, mail, Renderer(settings), settings.notifications, telemetry)
     await db.notification_log.insert_one(row(1, factAt=clock.now(), nextAttemptAt=clock.now()))
     assert await sender.run_once() == {"started": 1}
-    await sender.drain(10.0)
+    await asyncio.wait(sender._sending.values())
     await asyncio.sleep(0)  # the task's callbacks
     assert emitted == ["notification.not_recorded"]
     assert not sender.wake.is_set(), "it would spin"

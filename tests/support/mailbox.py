@@ -60,6 +60,8 @@ class Mailbox:
     at_data: deque[str] = field(default_factory=deque)
     arrived: list[Mail] = field(default_factory=list)
     connections: int = 0
+    most_open: int = 0
+    """Connections that were open at the same time."""
     _server: asyncio.Server | None = None
     _open: set[Conversation] = field(default_factory=set)
     _release: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,12 +80,14 @@ class Mailbox:
             envelope.rcpt_tos.append(address)
         return answer
 
-    async def handle_DATA(self, _s: Conversation, _x: Session, envelope: Envelope) -> str:  # noqa: N802
+    async def handle_DATA(self, conversation: Conversation, _x: Session, envelope: Envelope) -> str:  # noqa: N802
         answer = self.at_data.popleft() if self.at_data else OK
         content = envelope.content
         assert isinstance(content, bytes)
         mail = message_from_bytes(content, policy=default)
         self.arrived.append(Mail(tuple(envelope.rcpt_tos), mail, answer == OK))
+        if answer == RESET and isinstance(conversation.transport, asyncio.Transport):
+            conversation.transport.abort()
         if answer == HANG:
             await self._release.wait()
             return OK
@@ -117,6 +121,7 @@ class Mailbox:
         self.connections += 1
         conversation = _Tracked(self, hostname="mail.example.com", ident="test", loop=asyncio.get_running_loop())
         conversation.opened = self._open
+        self.most_open = max(self.most_open, len(self._open) + 1)
         return conversation
 
 

@@ -33,8 +33,16 @@ class Processes:
     async def serve(self, crash_point: str = "") -> Daemon:
         return await self.stack.start("serve", **_armed(crash_point))
 
-    async def watch(self, crash_point: str = "") -> Daemon:
-        return await self.stack.start("watch", **_armed(crash_point))
+    async def watch(self, crash_point: str = "", **more: str) -> Daemon:
+        return await self.stack.start("watch", **_armed(crash_point), **more)
+
+    async def until_reading(self) -> None:
+        """The watcher has a baseline, so what comes now is news."""
+
+        async def check() -> object:
+            return await self.db.watcher_state.find_one({"_id": "baseline"})
+
+        await eventually(check, "the watcher has its baseline")
 
     async def post(self, serve: Daemon, body: Any, event_id: str) -> int:
         """The answer's status; 0 when the process died over it."""

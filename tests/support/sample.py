@@ -29,7 +29,7 @@ def settings(uri: str, database: str, **sections: Mapping[str, Any]) -> Settings
         "processing": {"lease": 2.0, "recovery_interval": 0.2, "drain": 3.0},
         "watcher": {"private_port": 0, "leader_lease": 2.0, "poll_interval": 0.3, "drain": 3.0},
         "email": {"host": "127.0.0.1", "port": 1, "from": "Tea Shop <shop@example.com>", "timeout": 2.0},
-        "notifications": {"admin_email": "admin@example.com"},
+        "notifications": {"admin_email": "admin@example.com", "rates": {"email": 1000}},
     }
     for name, values in sections.items():
         base.setdefault(name, {}).update(values)

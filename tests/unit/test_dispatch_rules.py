@@ -11,9 +11,9 @@ import pytest
 from models.backoff import JITTER
 from models.settings import NotificationSettings
 from models.states import RowStatus
-from watcher.dispatch import not_worth_sending
 from watcher.rows import FIRST_RETRY, LONGEST_RETRY, retry_delay
 from watcher.stream import fingerprint, pipeline
+from watcher.worth import not_worth_sending
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SETTINGS = NotificationSettings()
@@ -101,6 +101,42 @@ def test_an_old_paid_order_that_the_shop_saves_again_is_no_news() -> None:
     assert verdict("payment_completed", paid(23), foreign=True) is None
     assert verdict("payment_completed", paid(25), foreign=False) is None
     assert verdict("payment_completed", {"payment": {"paidAt": "long ago"}}, foreign=True) is None
+
+
+def test_what_an_operator_insists_on_is_never_too_old_but_may_be_no_news() -> None:
+    old = timedelta(days=9)
+    assert verdict("payment_completed", FAILED, old, forced=True) is None
+    assert verdict("payment_failed", FAILED, old, forced=True) is None
+    paid = {"payment": {"status": "completed", "paidAt": NOW - old}}
+    assert verdict("payment_completed", paid, old, forced=True, foreign=True) is None
+    assert verdict("payment_failed", paid, old, forced=True) == (RowStatus.SUPPRESSED, "paid_meanwhile")
+
+
+@pytest.mark.parametrize(
+    ("channel", "receiver", "policy"),
+    [
+        ("inapp", "keyed", "resend"),
+        ("webhook", "keyed", "resend"),
+        ("email", "unkeyed", "resend"),
+        ("apprise", "unkeyed", "resend"),
+        ("sms", "unkeyed", "hold"),
+        ("whatsapp", "unkeyed", "hold"),
+        ("one of tomorrow", "unkeyed", "hold"),
+    ],
+)
+def test_what_may_have_been_sent_is_sent_again_only_where_a_copy_does_little_harm(
+    channel: str, receiver: str, policy: str
+) -> None:
+    keyed = receiver == "keyed"
+    assert SETTINGS.policy(channel, keyed=keyed) == policy
+    other: dict[str, Any] = {channel: "hold" if policy == "resend" else "resend"}
+    assert NotificationSettings(unknown_policy=other).policy(channel, keyed=keyed) != policy
+
+
+def test_mail_goes_out_at_ten_a_second_unless_told_otherwise() -> None:
+    assert (SETTINGS.rate("email"), SETTINGS.rate("inapp")) == (10.0, None)
+    other = NotificationSettings(rates={"email": 50, "inapp": 5})
+    assert (other.rate("email"), other.rate("inapp"), other.rate("sms")) == (50, 5, 10.0)
 
 
 @pytest.mark.parametrize(
