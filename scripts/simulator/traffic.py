@@ -92,6 +92,8 @@ class Traffic:
     orders: list[Json]
     deliveries: list[Delivery]
     truth: dict[str, OrderTruth]
+    lives: list[Life] = field(default_factory=list)
+    """What the provider's API serves of them (`api.py`)."""
 
     @property
     def counts(self) -> Counter[Kind]:
@@ -154,6 +156,7 @@ def plan(options: TrafficOptions) -> Traffic:
         orders=[life.order for life in lives],
         deliveries=[delivery for _, delivery in placed],
         truth={life.order["_id"]: life.truth for life in lives},
+        lives=lives,
     )
 
 
