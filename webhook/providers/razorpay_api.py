@@ -52,17 +52,9 @@ class RazorpayApi:
 
     def __init__(self, settings: RazorpaySettings) -> None:
         """Raises `SettingsError` without a key."""
-        if not settings.key_id or settings.key_secret is None or not settings.key_secret.get_secret_value():
-            raise SettingsError(
-                "the API key is not set: put both parts of it, from the API keys page of the Razorpay dashboard, into "
-                "PAYLATCH_RAZORPAY__KEY_ID and PAYLATCH_RAZORPAY__KEY_SECRET",
-            )
+        key = require_key(settings)
         self._session = _Session(settings)
-        self._client = razorpay.Client(
-            session=self._session,
-            auth=(settings.key_id, settings.key_secret.get_secret_value()),
-            base_url=settings.api_url,
-        )
+        self._client = razorpay.Client(session=self._session, auth=key, base_url=settings.api_url)
         self._client.cert_path = True  # the authorities that `requests` trusts, not the SDK's old list
         self._client.set_app_details({"title": "PayLatch"})
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="razorpay")
@@ -137,6 +129,17 @@ class RazorpayApi:
     async def _ask(self, ask: Callable[..., Json], *arguments: object) -> Json:
         """In a thread, since the SDK blocks."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(ask, *arguments))
+
+
+def require_key(settings: RazorpaySettings) -> tuple[str, str]:
+    """Both parts of the API key. Raises `SettingsError` when one is missing."""
+    secret = settings.key_secret.get_secret_value() if settings.key_secret else ""
+    if not settings.key_id or not secret:
+        raise SettingsError(
+            "the API key is not set: put both parts of it, from the API keys page of the Razorpay dashboard, into "
+            "PAYLATCH_RAZORPAY__KEY_ID and PAYLATCH_RAZORPAY__KEY_SECRET",
+        )
+    return settings.key_id, secret
 
 
 class _Session(requests.Session):
