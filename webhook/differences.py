@@ -16,6 +16,7 @@ from typing import Any, Literal
 from bson import ObjectId
 
 from models.database import Database, RawDocument
+from models.duties import cancelled
 from models.errors import OrderUnreadable, ProviderRefused
 from models.facts import Event, PaymentFact, RefundFact
 from models.reducer import Change, reduce
@@ -34,6 +35,7 @@ UNKNOWN_THERE, DIFFERS = "ledger_unknown_to_provider", "ledger_differs"
 _ENTRIES: Mapping[Kind, str] = {"payment": "capture", "refund": "refund"}
 _PREFIXES: Mapping[Kind, str] = {"payment": "pay_", "refund": "rfnd_"}
 _UNPAID = (OrderStatus.PENDING, OrderStatus.FAILED)
+_BATCH = 20  # a cursor that is not read from for ten minutes is closed, and each order takes its time
 _ORDER_FIELDS = {"createdAt": 1, "payment": 1, "history": 1, "version": 1}
 
 
@@ -93,11 +95,10 @@ class Comparison:
         """What the provider knows of each order that is unpaid here and has been quiet for a while, asked by its id."""
         since, until = (now - timedelta(seconds=age) for age in (self._settings.within, self._settings.older_than))
         wanted = {"payment.status": {"$in": list(_UNPAID)}}
-        waiting = (o async for o in self._db.orders.find(wanted, self._fields()) if quiet(o, since, until))
-        async for orders in _grouped(waiting, CONNECTIONS):
-            for differences in await asyncio.gather(*map(self._of_order, orders)):
-                for difference in differences:
-                    yield difference
+        unpaid = self._db.orders.find(wanted, self._fields()).batch_size(_BATCH)
+        async for orders in _grouped((order async for order in unpaid if quiet(order, since, until)), CONNECTIONS):
+            for difference in await self._of_orders(orders):
+                yield difference
             self._count("orders", len(orders))
 
     async def moved(self, kind: Kind, period: Period) -> AsyncIterator[Difference]:
@@ -131,6 +132,14 @@ class Comparison:
     def _fields(self) -> dict[str, int]:
         own = (self._orders.amount_path, self._orders.currency_path)
         return {**_ORDER_FIELDS, **{path.split(".")[0]: 1 for path in own if path}}
+
+    async def _of_orders(self, orders: list[RawDocument]) -> list[Difference]:
+        """Asked for at once; when one of them fails, the others end with it."""
+        tasks = [asyncio.create_task(self._of_order(order)) for order in orders]
+        try:
+            return [difference for found in await asyncio.gather(*tasks) for difference in found]
+        finally:
+            await cancelled(*tasks)
 
     async def _of_order(self, order: RawDocument) -> list[Difference]:
         """The payments of all its provider orders; the provider's order itself is asked for when that may matter."""

@@ -14,6 +14,7 @@ from models.clock import ServerClock
 from models.database import Database, database
 from models.duties import Repeated, repeating
 from models.errors import PayLatchError, SettingsError
+from models.leases import new_token
 from models.settings import Settings
 from models.telemetry import Telemetry
 from webhook.differences import Period
@@ -25,7 +26,7 @@ from webhook.reconcile import Report, Round, Scope
 STATE = "reconcile"
 LOOKS_EVERY = 60.0
 AGAIN_AFTER = 900.0
-"""A round that failed is tried again after this many seconds, by whichever host looks first."""
+"""A round that failed, or whose host died, is due again after this many seconds, for whichever host looks first."""
 
 
 class ReconcileDuty:
@@ -40,45 +41,51 @@ class ReconcileDuty:
     async def run_once(self) -> dict[str, int]:
         """How many differences were found and repaired; nothing when no round is due."""
         await self._clock.run_once()
-        if not (until := await self._taken()):
+        started, token = self._clock.now(), new_token()
+        if not await self._take(started, token):
             return {}
         try:
-            report = await self._round()
+            report = await self._round(started)
         except Exception as error:  # noqa: BLE001 - the watcher on this host must go on, whatever the provider does
-            await self._failed(error, until)
+            await self._failed(error)
             return {"failed": 1}
+        await self._done(started, token)
         return {"differences": len(report.lines), "repaired": report.repaired, **report.looked}
 
-    async def _taken(self) -> datetime | None:
-        """Move the next round's time on: who does that, does this round. The new time, or None."""
-        now = self._clock.now()
-        following = _stored(now + timedelta(seconds=self._settings.reconcile.every))
+    async def _take(self, now: datetime, token: str) -> bool:
+        """Move the time on at which a round is due: who does that, does this round."""
+        again = now + timedelta(seconds=min(self._settings.reconcile.every, AGAIN_AFTER))
         due = {"_id": STATE, "nextAt": {"$lte": now}}
-        changes = {"$set": {"nextAt": following, "updatedAt": now}, "$setOnInsert": {"createdAt": now}}
+        changes = {"$set": {"nextAt": again, "token": token, "updatedAt": now}, "$setOnInsert": {"createdAt": now}}
         try:
             await self._db.watcher_state.update_one(due, changes, upsert=True)
         except DuplicateKeyError:  # it is there, and not due
-            return None
-        return following
+            return False
+        return True
 
-    async def _round(self) -> Report:
+    async def _done(self, started: datetime, token: str) -> None:
+        """The next one is due in its time, unless another host has taken over meanwhile."""
+        following = started + timedelta(seconds=self._settings.reconcile.every)
+        await self._clock.run_once()  # a round may take longer than a sample is fresh
+        changes = {"nextAt": following, "updatedAt": self._clock.now()}
+        await self._db.watcher_state.update_one({"_id": STATE, "token": token}, {"$set": changes})
+
+    async def _round(self, now: datetime) -> Report:
         settings, telemetry = self._settings, self._telemetry
         async with (
             RazorpayApi(settings.razorpay) as api,
             engine(settings, providers(settings), telemetry) as running,
         ):
-            day, timezone = yesterday(self._clock.now(), settings.shop.timezone), settings.shop.timezone
+            day, timezone = yesterday(now, settings.shop.timezone), settings.shop.timezone
             period = days(day, day, timezone)
             return await Round(running, api, telemetry, apply=True).run(Scope(period=period))
 
-    async def _failed(self, error: Exception, until: datetime) -> None:
-        """The alert holds our own words only; the next try comes sooner than the next round."""
+    async def _failed(self, error: Exception) -> None:
+        """The alert holds our own words only."""
+        await self._clock.run_once()
         now = self._clock.now()
         detail = f"{error.code}: {error}" if isinstance(error, PayLatchError) else type(error).__name__
         await raise_alert(self._db, self._telemetry, "reconcile_failed", "razorpay", now, detail[:300])
-        again = min(until, now + timedelta(seconds=AGAIN_AFTER))
-        guard = {"_id": STATE, "nextAt": until}
-        await self._db.watcher_state.update_one(guard, {"$set": {"nextAt": again, "updatedAt": now}})
 
 
 def yesterday(now: datetime, timezone: str) -> date:
@@ -100,11 +107,6 @@ def _zone(name: str) -> ZoneInfo:
         raise SettingsError(
             f"PAYLATCH_SHOP__TIMEZONE is wrong: {name!r} is no name of a time zone such as Asia/Kolkata"
         ) from None
-
-
-def _stored(moment: datetime) -> datetime:
-    """As the database will give it back: in whole milliseconds."""
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 @contextlib.asynccontextmanager

@@ -216,6 +216,29 @@ async def test_a_failed_round_is_an_alert_and_comes_again_sooner(
 
 
 @pytest.mark.asyncio
+async def test_a_round_whose_host_dies_is_due_again_soon(db: Database, settings: Settings, fake: Provider) -> None:
+    fake.api.always = Fault(pause=60)
+    dying = asyncio.create_task(host(settings, db).duty.run_once())
+
+    async def asking() -> bool:
+        return bool(fake.api.requests)
+
+    await eventually(asking, "the round has begun")
+    dying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dying
+    state = await db.watcher_state.find_one({"_id": "reconcile"})
+    assert state
+    assert state["nextAt"] - state["updatedAt"] == timedelta(seconds=AGAIN_AFTER)
+    fake.api.always = None
+    await _due(db)
+    assert (await host(settings, db).duty.run_once())["repaired"] == 1
+    state = await db.watcher_state.find_one({"_id": "reconcile"})
+    assert state
+    assert state["nextAt"] - state["updatedAt"] > timedelta(seconds=settings.reconcile.every / 2)
+
+
+@pytest.mark.asyncio
 async def test_the_duty_is_off_by_default_and_needs_a_key(make_settings: SettingsMaker, fake: Provider) -> None:
     async with reconciling(make_settings(razorpay=fake.section), Telemetry()):
         pass
