@@ -275,3 +275,15 @@ async def test_more_than_a_page_of_refunds_of_one_payment(fake: Provider) -> Non
     made = {fake.refund(1, nth=nth, amount=1)["id"] for nth in range(1, 131)}
     async with RazorpayApi(fake.settings()) as api:
         assert {refund["id"] async for refund in api.payment_refunds(PAYMENT)} == made
+
+
+@pytest.mark.asyncio
+async def test_an_api_on_this_machine_is_behind_no_proxy(fake: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with RazorpayApi(fake.settings()) as api:
+        assert (await api.payment(PAYMENT))["id"] == PAYMENT
+
+
+def test_certificates_are_checked_against_the_authorities_of_today(fake: Provider) -> None:
+    assert RazorpayApi(fake.settings())._client.cert_path is True

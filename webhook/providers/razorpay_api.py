@@ -147,6 +147,7 @@ class _Session(requests.Session):
 
     def __init__(self, settings: RazorpaySettings) -> None:
         super().__init__()
+        self.trust_env = settings.api_url.startswith("https:")  # what is on this machine is behind no proxy
         self._timeouts = (settings.api_connect_timeout, settings.api_read_timeout)
         tries = _Retries(
             total=settings.api_retries,
