@@ -15,7 +15,7 @@ from models.errors import Refused
 from models.settings import load_settings
 from models.telemetry import Telemetry
 from scripts.audit import audit, audit_done
-from scripts.order_story import Sum
+from scripts.order_story import Sum, counted
 from scripts.output import output, print_json, print_table
 from webhook.differences import Progress as Tell
 from webhook.engine import Engine, engine
@@ -68,7 +68,7 @@ async def reconcile(
     if as_json:
         print_json({"applied": apply, **chosen, **report.document()})
     else:
-        _print(report, f"{start} to {end}", applied=apply)
+        _print(report, f"{start}" if start == end else f"{start} to {end}", applied=apply)
     return 1 if report.remaining else 0
 
 
@@ -113,13 +113,15 @@ def _progress() -> Iterator[Tell]:
 def _print(report: Report, period: str, *, applied: bool) -> None:
     console = output()
     if report.lines:
-        print_table(f"{len(report.lines)} differences", _COLUMNS, map(_row, report.lines), console)
-    looked = ", ".join(f"{count} {what}" for what, count in report.looked.items() if what != "foreign") or "nothing"
-    console.print(f"compared {looked} ({period}); {len(report.lines)} differences, {report.repaired} repaired")
+        print_table(counted(len(report.lines), "difference"), _COLUMNS, map(_row, report.lines), console)
+    looked = ", ".join(f"{what} {count}" for what, count in report.looked.items() if what != "foreign") or "nothing"
+    said = [f"looked at: {looked} ({period})", f"found: {counted(len(report.lines), 'difference')}"]
+    said[-1] += f", {report.repaired} repaired" if applied else ""
     if foreign := report.looked["foreign"]:
-        console.print(f"{foreign} payments or refunds name no order and are not this shop's business")
+        said.append(f"not counted: money that names no order and is of something else than this shop: {foreign}")
     if report.lines and not applied:
-        console.print("nothing was changed: --apply lets them take effect")
+        said.append("nothing was changed: --apply lets them take effect")
+    console.print("\n".join(said), markup=False, highlight=False)
 
 
 def _row(line: Line) -> tuple[object, ...]:

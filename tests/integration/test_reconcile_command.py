@@ -82,7 +82,7 @@ async def test_a_dry_run_then_the_repair_then_nothing(desk: ReconcileDesk) -> No
     audited = await desk.audited()
     assert [(entry["command"], entry["count"]) for entry in audited] == [("reconcile", 1)]
     nothing = await desk.reconcile("--apply")
-    assert (nothing.code, "0 differences" in nothing.out) == (0, True)
+    assert (nothing.code, "found: 0 differences" in nothing.out) == (0, True)
 
 
 @pytest.mark.asyncio
