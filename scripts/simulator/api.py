@@ -60,6 +60,8 @@ class ProviderApi:
     """The answer to every request, once there are no other faults."""
     lag: int = 0
     """How many of the newest items the lists do not show yet; by id everything is current."""
+    most: int = MOST
+    """Items of one page, however many were asked for."""
     requests: list[str] = field(default_factory=list)
     """Path and query of everything that was asked."""
     answered: Callable[[str], None] | None = None
@@ -132,7 +134,7 @@ class ProviderApi:
             newest = sorted(self.entities[kind].values(), key=lambda item: (item["created_at"], item["id"]))[::-1]
             receipt = request.query.get("receipt")
             wanted = [item for item in newest[self.lag :] if receipt is None or item.get("receipt") == receipt]
-            return _page(wanted, request.query)
+            return _page(wanted, request.query, self.most)
 
         return listed
 
@@ -144,12 +146,12 @@ class ProviderApi:
             if owner not in self.entities[kind]:
                 return _error(400, "The id provided does not exist")
             items = [item for item in self.entities[inner].values() if item.get(key) == owner]
-            return _collection(items) if kind == "order" else _page(items, request.query)
+            return _collection(items) if kind == "order" else _page(items, request.query, self.most)
 
         return belonging
 
 
-def _page(items: list[Json], query: Mapping[str, str]) -> web.Response:
+def _page(items: list[Json], query: Mapping[str, str], most: int) -> web.Response:
     """`from` and `to` (unix seconds, both included), `skip`, `count`: 10 unless told otherwise, at most 100."""
     try:
         since, until = int(query.get("from", "0")), int(query.get("to", str(2**40)))
@@ -159,7 +161,7 @@ def _page(items: list[Json], query: Mapping[str, str]) -> web.Response:
     if not 0 < count <= MOST or skip < 0:
         return _error(400, f"The count must be between 1 and {MOST}")
     wanted = [item for item in items if since <= item["created_at"] <= until]
-    return _collection(wanted[skip : skip + count])
+    return _collection(wanted[skip : skip + min(count, most)])
 
 
 def _collection(items: list[Json]) -> web.Response:

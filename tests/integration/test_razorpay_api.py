@@ -245,6 +245,14 @@ async def test_lists_are_read_to_their_end_and_no_further(fake: Provider, count:
 
 
 @pytest.mark.asyncio
+async def test_a_short_page_is_not_taken_for_the_last(fake: Provider) -> None:
+    made = {fake.payment(number, created_at=5_000 + number)["id"] for number in range(1000, 1130)}
+    fake.api.most = 50
+    async with RazorpayApi(fake.settings()) as api:
+        assert {payment["id"] async for payment in api.payments(6_000, 7_000)} == made
+
+
+@pytest.mark.asyncio
 async def test_the_period_includes_its_start_and_not_its_end(fake: Provider) -> None:
     for number, second in ((10, 999), (11, 1000), (12, 1999), (13, 2000)):
         fake.payment(number, created_at=second)
