@@ -28,6 +28,9 @@ ADVICE = {
     "notification_held": "messages wait for you: `paylatch notifications list --status held`, then release or resolve",
     "notifications_delayed": "a channel takes no messages; they are kept and tried again: look at its provider",
     "orders_collection_changed": "the orders collection was dropped or renamed: check what was done to it",
+    "ledger_unknown_to_provider": "money is booked here that the provider does not know: look REF up in its dashboard",
+    "ledger_differs": "ledger and provider disagree about this money: `paylatch orders show REF`, then its dashboard",
+    "reconcile_failed": "a round of reconciliation could not be done: the detail says why; it is tried again",
     "history_shortened": "an order lost entries of its payment history: somebody saved an old copy over it",
 }
 

@@ -2,15 +2,19 @@
 
 PayLatchError
 ├── SettingsError            a setting is missing or wrong               -> the process does not start (exit 2)
+│   └── CredentialsRefused   the provider does not take our API key
 ├── DatabaseUnfit            no replica set, indexes missing, ...        -> the process does not start (exit 3)
 ├── HistoryLost              the change stream cannot be continued       -> the watcher ends (exit 4)
 ├── Retryable                the world failed us; try again later
 │   ├── LeaseLost            somebody else holds the row now: leave no effect
 │   ├── PreconditionMissed   the order changed between read and write
-│   └── Unavailable          database or provider cannot be reached
+│   ├── Unavailable          database or provider cannot be reached
+│   └── ProviderUnavailable  the provider's API gives no usable answer
+│       └── ProviderThrottled    it asks us to wait
 ├── Poison                   trying again cannot help                    -> dead letter
 │   ├── Unparseable          authentic bytes that are not an event
 │   └── OrderUnreadable      the stored order has no usable shape
+├── ProviderRefused          the provider's API does not know what we ask for
 └── Refused                  an operator's command that must not run     -> exit 1
 """
 
@@ -27,6 +31,10 @@ class PayLatchError(Exception):
 
 class SettingsError(PayLatchError):
     """A setting is missing or wrong."""
+
+
+class CredentialsRefused(SettingsError):  # noqa: N818
+    """The provider's API does not take our key."""
 
 
 class DatabaseUnfit(PayLatchError):  # noqa: N818 - states what is wrong, as the other names here do
@@ -53,6 +61,18 @@ class Unavailable(Retryable):
     """The database or a provider cannot be reached."""
 
 
+class ProviderUnavailable(Retryable):
+    """The provider's API cannot be reached, is out of order, or answers something that is no answer."""
+
+
+class ProviderThrottled(ProviderUnavailable):
+    """The provider's API asks us to wait; `retry_after` is in seconds, None when it does not say for how long."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class Poison(PayLatchError):  # noqa: N818
     """No later attempt can succeed without a person."""
 
@@ -63,6 +83,10 @@ class Unparseable(Poison):
 
 class OrderUnreadable(Poison):
     """The stored order has no usable `payment` document."""
+
+
+class ProviderRefused(PayLatchError):  # noqa: N818
+    """The provider's API refuses exactly this question: the id is unknown there or wrong."""
 
 
 class Refused(PayLatchError):  # noqa: N818

@@ -29,6 +29,7 @@ from models.section import Bytes, Port, Seconds, Section
 
 PREFIX = "PAYLATCH_"
 _NOT_SECTIONS = ("test_", "secrets_dir")
+_LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
 ENV_FILE = Path(".env")
 TOML_FILE = Path("paylatch.toml")
 
@@ -113,6 +114,21 @@ class RazorpaySettings(Section):
     """One mode per process, since bodies carry none. Unset: taken from the key id, else live."""
     account_ids: tuple[str, ...] = ()
     """Accounts whose events are ours; empty takes every account that signs with our secret."""
+    api_url: str = "https://api.razorpay.com"
+    api_connect_timeout: Seconds = 3.0
+    api_read_timeout: Seconds = 5.0
+    api_retries: Annotated[int, Field(ge=0, le=5)] = 2
+    """Further tries of a request that was answered 429 or 5xx."""
+
+    @field_validator("api_url")
+    @classmethod
+    def _not_in_clear(cls, url: str) -> str:
+        parts = urlsplit(url)
+        local = parts.scheme == "http" and parts.hostname in _LOCAL
+        if not parts.hostname or not (parts.scheme == "https" or local) or parts.username or parts.query:
+            msg = "it must be an https address (http only on this machine): every request carries the key's secret"
+            raise ValueError(msg)
+        return url.rstrip("/")
 
     @field_validator("webhook_secrets", mode="before")
     @classmethod
@@ -347,6 +363,17 @@ class ShopSettings(Section):
     timezone: str = "Asia/Kolkata"
 
 
+class ReconcileSettings(Section):
+    """Comparing orders and ledger with what the provider's API says."""
+
+    every: Annotated[float, Field(ge=0)] = 0.0
+    """Between two rounds of the watchers' hosts; 0: only `paylatch reconcile` does it."""
+    older_than: Seconds = 15 * 60.0
+    """How long an unpaid order must have been quiet before the provider is asked about it."""
+    within: Seconds = 7 * 24 * 3600.0
+    """How long it may have been quiet for."""
+
+
 class LogSettings(Section):
     """Where and how loud."""
 
@@ -381,6 +408,7 @@ class Settings(BaseSettings):
     apprise: AppriseSettings = AppriseSettings()
     notifications: NotificationSettings = NotificationSettings()
     shop: ShopSettings = ShopSettings()
+    reconcile: ReconcileSettings = ReconcileSettings()
     log: LogSettings = LogSettings()
     crash_point: str | None = None
     """Tests only: the named point at which the process kills itself, `name` or `name:N` for the N-th time."""

@@ -8,7 +8,15 @@ import sys
 from cyclopts import App
 from pymongo.errors import PyMongoError
 
-from models.errors import DatabaseUnfit, HistoryLost, PayLatchError, Refused, SettingsError, Unavailable
+from models.errors import (
+    DatabaseUnfit,
+    HistoryLost,
+    PayLatchError,
+    ProviderUnavailable,
+    Refused,
+    SettingsError,
+    Unavailable,
+)
 
 NOT_ALLOWED = 13
 EXIT_CODES: dict[type[PayLatchError], int] = {
@@ -17,6 +25,7 @@ EXIT_CODES: dict[type[PayLatchError], int] = {
     DatabaseUnfit: 3,
     HistoryLost: 4,
     Unavailable: 5,
+    ProviderUnavailable: 5,
 }
 
 app = App(
@@ -24,7 +33,7 @@ app = App(
     help="Payment webhooks that take effect exactly once, and notifications that are never lost.\n\n"
     "Settings come from the environment, `.env`, `paylatch.toml` or a secrets folder; `.env.example` lists them all. "
     "Exit codes: 0 done, 1 refused or not all well, 2 a setting or an argument is wrong, 3 the database lacks "
-    "something, 4 the change stream's history is lost, 5 the database cannot be reached.",
+    "something, 4 the change stream's history is lost, 5 the database or the provider's API cannot be reached.",
 )
 app.command("scripts.serve:serve", name="serve")
 app.command("scripts.watch:watch", name="watch")
@@ -35,6 +44,7 @@ app.command("scripts.status:status", name="status")
 app.command("scripts.events:app", name="events")
 app.command("scripts.orders:app", name="orders")
 app.command("scripts.notifications:app", name="notifications")
+app.command("scripts.reconcile:reconcile", name="reconcile")
 app.command("scripts.alerts:app", name="alerts")
 app.command("scripts.message_templates:app", name="templates")
 app.command("scripts.simulate:simulate", name="simulate")

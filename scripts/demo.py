@@ -21,7 +21,9 @@ from rich.table import Table
 
 from models.database import Database, database
 from models.errors import PayLatchError
+from models.settings import Settings
 from models.states import EventStatus, RowStatus
+from scripts.demo_reconcile import repaired
 from scripts.embedded import free_port
 from scripts.simulator.checkout import OrderTruth
 from scripts.simulator.sender import Sender
@@ -31,6 +33,7 @@ from scripts.sink import Sink, mail_sink
 from scripts.stack import SECRETS, Stack, local_stack, settings_of
 
 GIVES_UP_AFTER = 180.0
+LOST_SHARE = 0.04
 _UNFINISHED_EVENTS = (EventStatus.RECEIVED, EventStatus.PROCESSING, EventStatus.FAILED, EventStatus.PARKED)
 _UNFINISHED_ROWS = (RowStatus.PENDING, RowStatus.SENDING, RowStatus.RETRY, RowStatus.UNKNOWN)
 _DUPLICATES = re.compile(r'^paylatch_webhook_duplicates_total\{kind="(\w+)"\} ([0-9.]+)$', re.MULTILINE)
@@ -51,6 +54,8 @@ class Result:
     mails: int = 0
     seconds_to_mail: list[float] = field(default_factory=list)
     took: float = 0.0
+    repaired: int | None = None
+    """What reconciliation brought; None before it ran."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -58,7 +63,8 @@ async def demo(*, orders: int = 200, seed: int = 1, rate: float = 20.0) -> int:
     """Run the main job end to end and check that nothing is missing and nothing doubled.
 
     Starts the embedded database, the webhook process, the watcher and a local mail server in a temporary folder, sends
-    signed events with duplicates, replays, forgeries and reordering, and compares what should be with what is.
+    signed events with duplicates, replays, forgeries and reordering, leaves some out altogether, which reconciliation
+    with a local fake of the provider's API then finds, and compares what should be with what is.
 
     Example: `paylatch demo --orders 200`
 
@@ -101,6 +107,7 @@ async def _demo(orders: int, seed: int, rate: float) -> Result:
         started_at=started_at,
         rate=rate,
         **ALL_SOURCES,
+        lost_share=LOST_SHARE,
     )
     result = Result(plan(options))
     with tempfile.TemporaryDirectory(prefix="paylatch-demo-") as folder, mail_sink(mail_port) as sink:
@@ -108,7 +115,7 @@ async def _demo(orders: int, seed: int, rate: float) -> Result:
             serve, _ = await asyncio.gather(stack.start("serve"), stack.start("watch"))
             url = f"http://127.0.0.1:{serve.ports['port']}/webhooks/razorpay"
             async with database(settings_of(stack.environment)) as db:
-                await _play(result, db, url)
+                await _play(result, db, url, settings_of(stack.environment))
                 await _look(result, db, sink)
             result.duplicates = await _duplicates(serve.ports["private_port"])
             await _stop(result, stack)
@@ -116,12 +123,12 @@ async def _demo(orders: int, seed: int, rate: float) -> Result:
     return result
 
 
-async def _play(result: Result, db: Database, url: str) -> None:
+async def _play(result: Result, db: Database, url: str, settings: Settings) -> None:
     """Insert the orders, send everything, and wait until nobody has work left; with live progress."""
     shop = MongoShop(db, _ids())
     columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=Console(stderr=True))
-    total, deliveries = len(result.traffic.orders), result.traffic.deliveries
+    total, deliveries, lost = len(result.traffic.orders), result.traffic.deliveries, result.traffic.lost
     with progress:
         sent = progress.add_task("webhooks sent", total=len(deliveries))
         done = progress.add_task("orders as they should be", total=total)
@@ -135,7 +142,9 @@ async def _play(result: Result, db: Database, url: str) -> None:
                 open_rows = await db.notification_log.count_documents({"status": {"$in": list(_UNFINISHED_ROWS)}})
                 progress.update(done, completed=total - len(differing))
                 progress.update(told, completed=owed - open_rows, total=owed or None)
-                if sending.done() and not differing and not open_rows and await _quiet(db):
+                if sending.done() and result.repaired is None and set(differing) <= lost and await _quiet(db):
+                    result.repaired = await repaired(settings, result.traffic)
+                elif sending.done() and not differing and not open_rows and await _quiet(db):
                     break
                 await asyncio.sleep(0.2)
             result.report = await sending
@@ -265,6 +274,8 @@ def _table(result: Result) -> RenderableType:
         ("duplicates: redelivery", result.duplicates.get("redelivery", 0)),
         ("duplicates: replay under a fresh id", result.duplicates.get("suspected_replay", 0)),
         (f"rejected (of {counts['bad_signature']} forgeries)", report.rejected),
+        ("orders whose webhooks were all lost", len(result.traffic.lost)),
+        ("what reconciliation brought of them", result.repaired),
         *((f"orders {status}", count) for status, count in sorted(result.orders.items())),
         ("captures booked (one per captured payment)", result.captures),
         ("refunds booked (one per processed refund)", result.refunds),

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from functools import partial
+
 from models.crash import arm
 from models.settings import load_settings
 from models.telemetry import configure_logs
 from watcher.app import watch as run_watcher
+from webhook.reconcile_duty import reconciling
 
 
 async def watch() -> None:
@@ -14,4 +17,4 @@ async def watch() -> None:
     settings = load_settings()
     configure_logs(settings.log.level, settings.log.format)
     arm(settings.crash_point)
-    await run_watcher(settings)
+    await run_watcher(settings, partial(reconciling, settings))

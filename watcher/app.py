@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -144,7 +145,11 @@ def _wake(senders: Sequence[Dispatcher]) -> None:
         sender.wake.set()
 
 
-async def watch(settings: Settings) -> None:
+Beside = Callable[[Telemetry], AbstractAsyncContextManager[None]]
+"""What else the process's host does while the watcher runs; it is composed by whoever may import it."""
+
+
+async def watch(settings: Settings, beside: Beside | None = None) -> None:
     """Run until SIGTERM or SIGINT: stop reading, let sends end, release the leader lease, end.
 
     Raises `HistoryLost` or `DatabaseUnfit` when the stream cannot be read without an operator.
@@ -154,6 +159,7 @@ async def watch(settings: Settings) -> None:
         async with (
             watcher(settings, stop, WatcherLog()) as parts,
             listening(parts.private_app(), own.private_host, own.private_port) as private_port,
+            beside(parts.telemetry) if beside else contextlib.nullcontext(),
         ):
             parts.telemetry.emit("watcher.listening", private_port=private_port)
             await parts.leadership.run(stop)

@@ -134,7 +134,13 @@ class EventRows:
             session,
         )
 
-    async def park(self, row: Mapping[str, Any], claim: Claim, outcome: str = "waiting_for_order") -> None:
+    async def park(
+        self,
+        row: Mapping[str, Any],
+        claim: Claim,
+        outcome: str = "waiting_for_order",
+        session: AsyncClientSession | None = None,
+    ) -> None:
         """Let the event wait, by default for its order; parking again keeps the first deadline."""
         now, parks = self._clock.now(), row.get("parks", 0)
         changes = {
@@ -142,7 +148,8 @@ class EventRows:
             "parkedUntil": row.get("parkedUntil") or now + timedelta(seconds=self._settings.parked_for),
             "outcome": {"code": outcome, "detail": None},
         }
-        await self._release(row["_id"], claim, EventStatus.PARKED, now + timedelta(seconds=park_delay(parks)), changes)
+        due = now + timedelta(seconds=park_delay(parks))
+        await self._release(row["_id"], claim, EventStatus.PARKED, due, changes, session=session)
 
     async def retry(self, row_id: object, claim: Claim, error: str, detail: str, delay: float) -> None:
         """The attempt failed and counts; try again after `delay` seconds."""
@@ -167,13 +174,15 @@ class EventRows:
         status: EventStatus,
         due: datetime,
         changes: Mapping[str, Any],
+        *,
         attempts: int = 0,
+        session: AsyncClientSession | None = None,
     ) -> None:
         fields = {"status": status, "nextAttemptAt": due, "updatedAt": self._clock.now(), **changes}
         update: dict[str, Any] = {"$set": fields, "$unset": {"lease": ""}}
         if attempts:
             update["$inc"] = {"attempts": attempts}
-        await self._fenced(row_id, claim, update)
+        await self._fenced(row_id, claim, update, session)
 
     async def _fenced(
         self,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pymongo
@@ -65,7 +66,7 @@ class Processor:
     ) -> None:
         self._db, self._rows, self._clock, self._sources = db, rows, clock, sources
         self._processing, self._orders, self._telemetry = processing, orders, telemetry
-        self._settlement = Settlement(db, rows, clock)
+        self._settlement = Settlement(db, clock)
 
     async def run(self, job: Job) -> None:
         """Work on one event under its lease; never raises."""
@@ -146,14 +147,23 @@ class Processor:
         found = await self._find(row, event)
         if found is None:
             return await self._park(work, event)
-        if event.callbacks and not _knows_capture(found.order, event):
-            try:
-                event = _with_payments(event, await self._sources.asked(row, event))
-            except Retryable:  # the provider's API does not answer; its webhook may come first, so this is no failure
-                if row.get("parks", 0) < PATIENCE:
-                    await self._rows.park(row, claim, "waiting_for_provider")
-                    return "parked"
+        if event.callbacks and self._sources.look_up and not _knows_capture(found.order, event):
+            return await self._confirm(work, event, found)
         return await self._change(work, event, found)
+
+    async def _confirm(self, work: _Work, event: Event, found: Found) -> str:
+        """A callback: first what it says itself; then, unless the webhook was faster, what the provider's API says."""
+        row, claim = work.row, work.claim
+        if not row.get("parks"):
+            return await self._change(work, event, found, then="waiting_for_provider")
+        try:
+            told = await self._sources.asked(row, event)
+        except Retryable:  # the webhook, or reconciliation, will tell
+            if row["parks"] < PATIENCE:
+                await self._rows.park(row, claim, "waiting_for_provider")
+                return "parked"
+            told = None
+        return await self._change(work, _with_payments(event, told), found)
 
     async def _find(self, row: RawDocument, event: Event) -> Found | None:
         return await find_order(self._db, row["provider"], event, self._orders)
@@ -179,20 +189,23 @@ class Processor:
         work.row, work.claim = woken, again
         return await self._settle(work)
 
-    async def _change(self, work: _Work, event: Event, found: Found) -> str:
-        """Reduce and commit; when somebody else wrote the order in between, read it again, at most five times."""
+    async def _change(self, work: _Work, event: Event, found: Found, then: str | None = None) -> str:
+        """Reduce and commit; when somebody else wrote the order in between, read it again, at most five times.
+
+        The event ends with it, or, where `then` says for what, waits.
+        """
         row, order = work.row, found.order
         taken: frozenset[str] = frozenset()
         for _ in range(PRECONDITION_TRIES):
             change = self._reduce(order, event, found, taken)
             if change is None:
-                await self._rows.finish(row["_id"], work.claim, EventStatus.COMPLETED, "already_applied")
+                await self._end(work, "already_applied", then)
                 return "already_applied"
             if change.waiting and row.get("parks", 0) < PATIENCE:
                 await self._rows.park(row, work.claim, "waiting_for_terms")
                 return "parked"
             try:
-                await self._apply(work, order, change)
+                await self._apply(work, order, change, then)
             except PaymentTaken:
                 taken |= {change.set[PAYMENT_INDEX]}
             except (PreconditionMissed, PyMongoError) as error:
@@ -206,13 +219,23 @@ class Processor:
             order = await self._read_again(order)
         raise PreconditionMissed("the order is written faster than it can be read")
 
-    async def _apply(self, work: _Work, order: RawDocument, change: Change) -> None:
+    async def _end(
+        self, work: _Work, outcome: str, then: str | None, session: AsyncClientSession | None = None
+    ) -> None:
+        """Complete the event, or let it wait."""
+        if then is None:
+            await self._rows.finish(work.row["_id"], work.claim, EventStatus.COMPLETED, outcome, session=session)
+        else:
+            await self._rows.park(work.row, work.claim, then, session)
+
+    async def _apply(self, work: _Work, order: RawDocument, change: Change, then: str | None) -> None:
         row = work.row
         for payment_id in change.waiting:  # before, so that a crash repeats it instead of losing it
             now, about = self._clock.now(), f"order {order['_id']}"
             await raise_alert(self._db, self._telemetry, "payment_terms_unknown", payment_id, now, about)
         cause = Cause(row["eventId"], row["eventType"], row["origin"])
-        await self._settlement.apply(row["_id"], work.claim, work.session, order, change, cause)
+        end = partial(self._end, work, "applied", then)
+        await self._settlement.apply(end, work.session, order, change, cause)
 
     def _reduce(self, order: RawDocument, event: Event, found: Found, taken: frozenset[str]) -> Change | None:
         payment = order.get("payment", {})

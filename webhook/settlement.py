@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,15 +19,15 @@ from models.crash import crash_point
 from models.database import DURABLE, Database
 from models.errors import PreconditionMissed
 from models.facts import Cause
-from models.leases import Claim
 from models.reducer import MISSING, Change, LedgerEntry, numbered
-from models.states import EventStatus
-from webhook.event_rows import EventRows
 
 COMMIT_TRIES = 3
 COMMIT_WITHIN = 3.0
 ABORT_WITHIN = 1.0
 PAYMENT_INDEX = "payment.razorpayPaymentId"
+
+End = Callable[[AsyncClientSession], Awaitable[None]]
+"""The fenced write of the event's row, inside the same transaction; raises `LeaseLost`."""
 
 
 class PaymentTaken(Exception):  # noqa: N818 - a finding, caught by the one caller
@@ -37,25 +37,24 @@ class PaymentTaken(Exception):  # noqa: N818 - a finding, caught by the one call
 class Settlement:
     """Writes a reduced change. A missed precondition aborts everything and leaves no effect."""
 
-    def __init__(self, db: Database, rows: EventRows, clock: ServerClock) -> None:
-        self._db, self._rows, self._clock = db, rows, clock
+    def __init__(self, db: Database, clock: ServerClock) -> None:
+        self._db, self._clock = db, clock
 
     async def apply(
         self,
-        row_id: object,
-        claim: Claim,
+        end: End,
         session: AsyncClientSession,
         order: Mapping[str, Any],
         change: Change,
         cause: Cause,
     ) -> None:
-        """Commit the change and end the event as completed.
+        """Commit the change together with what becomes of its event.
 
         Raises `LeaseLost`, `PreconditionMissed` (read the order again), `PaymentTaken`, or a driver's error.
         """
         await session.start_transaction(write_concern=DURABLE)
         try:
-            await self._rows.finish(row_id, claim, EventStatus.COMPLETED, "applied", session=session)
+            await end(session)
             await self._transition(order, change, cause, session)
             await self._record_money(order, change, session)
             crash_point("webhook.in_transaction")

@@ -83,6 +83,8 @@ class TrafficOptions:
     link_late_share: float = 0.0
     authorized_share: float = 0.9
     """Captured payments whose `payment.authorized` is sent as well."""
+    lost_share: float = 0.0
+    """Orders none of whose events are sent: only the provider's API knows what became of them."""
     seed: int = 1
     account_id: str | None = None
     started_at: int = 1_767_225_600
@@ -96,7 +98,7 @@ class TrafficOptions:
         shares = _shares(self).values()
         if self.current not in self.secrets or (self.old is not None and self.old not in self.secrets):
             raise ValueError("the current and the old label must name one of the secrets")
-        least = min(self.duplicates, self.replays, self.reorder, self.bad_signatures, *shares)
+        least = min(self.duplicates, self.replays, self.reorder, self.bad_signatures, self.lost_share, *shares)
         if self.orders < 0 or sum(shares) > 1 or least < 0:
             raise ValueError(
                 "orders and shares must not be negative, and the lives of orders must not exceed 1 together"
@@ -113,6 +115,10 @@ class Traffic:
     orders: list[Json]
     deliveries: list[Delivery]
     truth: dict[str, OrderTruth]
+    lives: list[Life] = field(default_factory=list)
+    """What the provider's API serves (`api.py`)."""
+    lost: frozenset[str] = frozenset()
+    """The shop's `_id`s of the orders none of whose events are sent."""
 
     @property
     def counts(self) -> Counter[Kind]:
@@ -157,7 +163,9 @@ def plan(options: TrafficOptions) -> Traffic:
     rng = random.Random(options.seed)
     account_id = options.account_id or identifier(rng, "acc_")
     lives = [_life(rng, options, n, account_id, story) for n, story in enumerate(_stories(rng, options))]
-    firsts = _moved(rng, options, _woven(rng, options, lives))
+    lost = _lost(rng, options, lives)
+    sent = [life for life in lives if life.order["_id"] not in lost]
+    firsts = _moved(rng, options, _woven(rng, options, sent))
     placed = [*firsts, *_copies(rng, options, firsts), *_forgeries(rng, options, account_id, lives, firsts)]
     placed.sort(key=lambda place: place[0])
     return Traffic(
@@ -165,6 +173,8 @@ def plan(options: TrafficOptions) -> Traffic:
         orders=[life.order for life in lives],
         deliveries=[delivery for _, delivery in placed],
         truth={life.order["_id"]: life.truth for life in lives},
+        lives=lives,
+        lost=lost,
     )
 
 
@@ -255,6 +265,13 @@ def _stories(rng: random.Random, options: TrafficOptions) -> list[Story | LinkSt
     stories += ["paid"] * (options.orders - len(stories))
     rng.shuffle(stories)
     return stories
+
+
+def _lost(rng: random.Random, options: TrafficOptions, lives: list[Life]) -> frozenset[str]:
+    """Some of those of which the API tells all: it shows a payment's last status, not that it had failed before."""
+    whole = [life for life in lives if "paymentLinkId" not in life.order["payment"]]  # a link's end is told by it only
+    told = [life.order["_id"] for life in whole if life.truth.captured not in life.truth.failed]
+    return frozenset(_sample(rng, told, options.lost_share))
 
 
 def _woven(rng: random.Random, options: TrafficOptions, lives: list[Life]) -> list[Placed]:

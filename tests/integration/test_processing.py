@@ -9,6 +9,7 @@ import random
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pymongo
@@ -24,6 +25,7 @@ from models.facts import Cause, Event
 from models.leases import Claim
 from models.reducer import reduce
 from models.settings import OrderSettings
+from models.states import EventStatus
 from models.telemetry import Telemetry
 from models.terms import Expectation
 from tests.conftest import SettingsMaker
@@ -857,9 +859,10 @@ async def test_a_transition_by_an_old_reading_of_the_order_is_refused(shop: Endp
     claim = Claim.of(clock, 30.0)
     await shop.db.events.insert_one({"_id": "E2", "eventId": "E2", "bodyHash": "E2", "lease": claim.document()})
     cause = Cause("E2", "payment.authorized", "webhook")
+    end = partial(rows.finish, "E2", claim, EventStatus.COMPLETED, "applied", None)
     async with shop.db.client.start_session() as session:
         with pytest.raises(PreconditionMissed):
-            await Settlement(shop.db, rows, clock).apply("E2", claim, session, stale, change, cause)
+            await Settlement(shop.db, clock).apply(end, session, stale, change, cause)
     assert [attempt["paymentId"] for attempt in (await shop.order(1))["payment"]["attempts"]] == [PAYMENT]
     assert (await shop.event("E2")).get("status") is None, "nothing of the transaction stayed"
 

@@ -91,8 +91,6 @@ class Mailbox:
         if answer == HANG:
             await self._release.wait()
             return OK
-        if answer == RESET and isinstance(_s.transport, asyncio.Transport):
-            _s.transport.abort()
         return answer
 
     def release(self) -> None:

@@ -92,8 +92,8 @@ class Razorpay:
         )
 
     def is_ours(self, event: Event) -> bool:
-        """Every account is, unless some are configured."""
-        return not self._accounts or event.account_id in self._accounts
+        """Every account is, unless some are configured; what we wrote ourselves names none."""
+        return not self._accounts or event.account_id in self._accounts or event.event_type in set(OwnEvent)
 
 
 class _Found:
