@@ -17,7 +17,8 @@ from models.states import OrderStatus
 from models.terms import FITS, WAITS, WHOLE, Expectation, fit, may_be_paid_in_parts
 
 _LAST = 2**63
-_NEVER_ACCEPTABLE = frozenset({"amount_unreadable", "payment_on_two_orders"})
+ONLY_CLOSED = frozenset({"amount_unreadable", "payment_on_two_orders"})
+"""Reasons of money that completes nothing, even when an operator accepts it: it cannot be counted, or is another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def derive(
     reviews = {(ref, reason) for ref, reason in fits.items() if reason not in FITS | {WAITS}}
     reviews |= _suspicions(known, fits, expected)
     for name in reviews & accepted:
-        if fits[name[0]] == name[1] and name[1] not in _NEVER_ACCEPTABLE:
+        if fits[name[0]] == name[1] and name[1] not in ONLY_CLOSED:
             fits[name[0]] = WHOLE
     fitting = sorted((known.attempts[ref] for ref, found in fits.items() if found in FITS), key=_age)
     paying, complete, over = _add_up(fitting, fits, expected)

@@ -11,8 +11,10 @@ from bson import ObjectId
 from models.facts import Cause
 from models.reducer import numbered, reduce
 from models.settings import OrderSettings
+from scripts.order_events import parsed
 from scripts.order_page import page
-from scripts.order_story import Records, Story, parsed, tell
+from scripts.order_parts import Records, Story
+from scripts.order_story import tell
 from scripts.order_verdict import Verdict, verdict
 from tests.support import sample
 from webhook.orders import expectation
@@ -116,7 +118,8 @@ SITUATIONS: Mapping[str, tuple[Records, str, str]] = {
     "no provider order": (
         after(order(razorpayOrderId=None)),
         "unconnected",
-        "Waiting: the order has no `payment.razorpayOrderId`, so no event can be found for it.",
+        "Waiting: the order has no `payment.razorpayOrderId` and no `payment.paymentLinkId`; "
+        "only an event that names its number can be found for it.",
     ),
     "one failed": (
         after(order(), sample.failed(1)),
