@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from models.documents import WebhookEvent
 from models.errors import Refused, Unparseable
 from models.states import EventStatus
 from scripts.audit import audit, audit_done
+from scripts.confirm import confirm
 from scripts.output import masked, output, print_json, print_table
 from scripts.session import Session, session
 from webhook.payload import deeper_than, read_object
@@ -227,7 +227,7 @@ async def requeue_events(
         if not as_json:
             _preview(ready, refused)
         if ready and not dry_run:
-            _confirm(len(ready), yes=yes, as_json=as_json)
+            confirm(f"Requeue {len(ready)} events?", yes=yes, as_json=as_json)
             result["requeued"] = await _requeue(now_open, ready, {"ids": list(event_ids), **which.chosen()})
     if as_json:
         print_json(result)
@@ -261,16 +261,6 @@ def _preview(ready: Sequence[Mapping[str, Any]], refused: Mapping[str, str]) -> 
         console.print(f"refused {event_id}: {reason}", markup=False)
     if len(refused) > 20:
         console.print(f"and {len(refused) - 20} more refused")
-
-
-def _confirm(count: int, *, yes: bool, as_json: bool) -> None:
-    """Ask, unless told not to. Raises `Refused` when the answer is not yes or nobody can be asked."""
-    if yes:
-        return
-    if as_json or not sys.stdin.isatty():
-        raise Refused("nobody is here to confirm: add --yes (or --dry-run to look only)")
-    if input(f"Requeue {count} events? [y/N] ").strip().lower() not in {"y", "yes"}:
-        raise Refused("nothing was changed")
 
 
 async def _requeue(now_open: Session, rows: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> int:

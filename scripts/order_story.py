@@ -47,7 +47,7 @@ def tell(records: Records, parse: Parser, *, reveal: bool = False) -> Story:
         links=tuple(_link(entry) for entry in mappings(payment.get("links"))),
         attempts=tuple(_attempt(entry, reveal=reveal) for entry in mappings(payment.get("attempts"))),
         refunds=tuple(_refund(entry) for entry in mappings(payment.get("refunds"))),
-        reviews=tuple(_review(entry) for entry in mappings(payment.get("review"))),
+        reviews=tuple(review_part(entry) for entry in mappings(payment.get("review"))),
         events=events,
         more_events=records.more_events,
         other_facts=tuple(fact for fact in history if fact.event_id not in known),
@@ -137,7 +137,8 @@ def _refund(entry: Raw) -> Refund:
     )
 
 
-def _review(entry: Raw) -> Review:
+def review_part(entry: Raw) -> Review:
+    """An entry of `payment.review`."""
     return Review(
         reason=clean(entry.get("reason")),
         ref=clean(entry.get("ref")),

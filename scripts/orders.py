@@ -28,6 +28,7 @@ from webhook.own_messages import OWN, parse_own
 from webhook.providers import PROVIDERS
 
 app = App(name="orders", help="Why is this order not paid? And which money belongs to no order?")
+app.command("scripts.review:app", name="review")
 
 _STDOUT = "-"
 

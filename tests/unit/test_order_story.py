@@ -26,6 +26,7 @@ RAZORPAY = Razorpay(sample.settings("mongodb://localhost", "none"))
 A, B, C = (sample.payment_id(1, letter) for letter in "ABC")
 RECEIVED, DUE_AT = "2026-03-01 12:00:00 UTC", "2026-03-01 12:15:00 UTC"
 FOREIGN = "it is about another account than the configured ones"
+ONLY_BY_NUMBER = "only an event that names its number can be found for it"
 PAID_ON = "2026-09-21 14:13:20 UTC"
 REFUND = {"id": "rfnd_1", "entity": "refund", "payment_id": A, "amount": 10_000, "currency": "INR"}
 
@@ -118,8 +119,7 @@ SITUATIONS: Mapping[str, tuple[Records, str, str]] = {
     "no provider order": (
         after(order(razorpayOrderId=None)),
         "unconnected",
-        "Waiting: the order has no `payment.razorpayOrderId` and no `payment.paymentLinkId`; "
-        "only an event that names its number can be found for it.",
+        f"Waiting: the order has no `payment.razorpayOrderId` and no `payment.paymentLinkId`; {ONLY_BY_NUMBER}.",
     ),
     "one failed": (
         after(order(), sample.failed(1)),

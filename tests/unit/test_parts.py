@@ -229,3 +229,13 @@ def test_a_corrected_expectation_completes_the_order_and_closes_its_review() -> 
     assert (entry["state"], entry["by"]) == ("resolved", "the shop")
     assert order.add(fact("captured", amount=40_000), expected=Expectation(40_000, "INR")) is None
     assert EXPECTED.amount == 49_900
+
+
+def test_an_order_corrected_to_what_its_link_asks_is_complete_and_closes_that_review_too() -> None:
+    order = pending(**BY_LINK)
+    for each in (FIRST, link("paid", amount=20_000)):
+        order.add(each)
+    assert order.reviews == {("link_amount_differs", "pay_A")}
+    change = order.add(FIRST, expected=Expectation(20_000, "INR"))
+    assert change is not None
+    assert (order.status, change.fulfil, order.payment["review"][0]["state"]) == ("completed", True, "resolved")
