@@ -71,7 +71,7 @@ def derive(
         for attempt in known.captures
     }
     reviews = {(ref, reason) for ref, reason in fits.items() if reason not in FITS | {WAITS}}
-    reviews |= _suspicions(known, fits, expected)
+    reviews |= _suspicions(payment, known, fits, expected)
     for name in reviews & accepted:
         if fits[name[0]] == name[1] and name[1] not in ONLY_CLOSED:
             fits[name[0]] = WHOLE
@@ -89,14 +89,16 @@ def derive(
     )
 
 
-def _suspicions(known: Known, fits: Mapping[str, str], expected: Expectation) -> set[Name]:
+def _suspicions(payment: Mapping[str, Any], known: Known, fits: Mapping[str, str], expected: Expectation) -> set[Name]:
     """What is odd about a capture whether or not it fits: refunds beyond it, a link that ended or asks for more."""
+    ends = known.ends(payment.get("paymentLinkId"))
     odd: set[Name] = set()
     for attempt in known.captures:
         ref = attempt["paymentId"]
         if known.credited(ref) and known.processed(ref) > attempt["amount"]:
             odd.add((ref, "refunded_more_than_captured"))
-        odd |= {(ref, f"paid_after_link_{end}") for end in known.ends}
+        if attempt.get("orderId") is None or attempt["orderId"] != payment.get("razorpayOrderId"):
+            odd |= {(ref, f"paid_after_link_{end}") for end in ends}
         asked = {link["amount"] for link in known.links.values() if link["acceptPartial"]} - {None, expected.amount}
         if asked and expected.amount is not None and fits[ref] not in {WHOLE, WAITS}:
             odd.add((ref, "link_amount_differs"))

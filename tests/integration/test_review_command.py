@@ -24,6 +24,7 @@ from webhook.own_messages import review_event_id
 ME = getpass.getuser()
 WHY = ("--why", "agreed by phone")
 LESS, OTHER, LATE, TWICE = (sample.payment_id(number) for number in (1, 2, 3, 4))
+BOTH = f"`amount_mismatch {LESS}`, `paid_after_link_expired {LESS}`"
 
 
 class ReviewDesk(Desk):
@@ -210,8 +211,7 @@ async def test_what_cannot_be_decided_is_one_sentence_and_exit_1(desk: ReviewDes
         (("nobody",), "there is no order nobody"),
         (
             ("ord1",),
-            "order ord1 has 2 open review entries, say which: "
-            f"`amount_mismatch {LESS}`, `paid_after_link_expired {LESS}`",
+            f"order ord1 has 2 open review entries, say which: {BOTH}",
         ),
         (
             ("ord2", "amount_mismatch"),

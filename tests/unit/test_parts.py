@@ -120,6 +120,19 @@ def test_money_on_a_link_that_ended_completes_the_order_and_is_looked_at(end: st
     assert (part.status, part.reviews) == ("pending", {(f"paid_after_link_{end}", "pay_A")})
 
 
+def test_only_the_end_of_the_link_that_the_order_names_makes_money_late() -> None:
+    replaced = in_every_order(BY_LINK, [link("expired", "plink_Old"), fact("captured"), link("paid")])
+    assert (replaced.status, replaced.reviews) == ("completed", set())
+    nameless = in_every_order({}, [link("expired", "plink_Old"), fact("captured")])
+    assert nameless.reviews == {("paid_after_link_expired", "pay_A")}
+
+
+def test_money_on_the_shops_own_checkout_is_not_late_for_a_link() -> None:
+    checkout = fact("captured", order_id="order_A")
+    order = in_every_order({**BY_LINK, "razorpayOrderId": "order_A"}, [link("expired"), checkout])
+    assert (order.status, order.reviews) == ("completed", set())
+
+
 def test_a_link_over_another_amount_than_the_orders_is_looked_at_once_money_came() -> None:
     order = in_every_order(BY_LINK, [FIRST, link("partially_paid", amount=20_000)])
     assert (order.status, order.reviews) == ("pending", {("link_amount_differs", "pay_A")})
