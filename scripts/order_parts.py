@@ -97,7 +97,7 @@ class OrderPart:
     complete: bool
     """Whether the money that is known pays for the order, whatever its status says."""
     parts: tuple[str, ...]
-    """Payments that count towards an order which is not paid in full yet."""
+    """The payments that pay for the order, or for a part of it."""
     waiting: tuple[str, ...]
     """Captured payments of which the provider has not told whether they fit."""
     version: object
@@ -290,11 +290,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def paid(story: Story) -> str:
-    """What came, and of an order that is not paid in full, in how many parts."""
-    order = story.order
+    """What came, of how much while that is not all, and in how many parts."""
+    order, parts = story.order, counted(len(story.order.parts), "part")
     if order.paid is None or not order.parts:
         return str(order.paid or "")
-    return f"{order.paid} of {order.expected} in {counted(len(order.parts), 'part')}"
+    if order.complete:
+        return f"{order.paid} in {parts}" if len(order.parts) > 1 else str(order.paid)
+    return f"{order.paid} of {order.expected} in {parts}"
 
 
 def _camel(value: Any) -> Any:  # noqa: ANN401 - any part of a story

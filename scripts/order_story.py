@@ -78,7 +78,7 @@ def _order(records: Records, payment: Raw, *, reveal: bool) -> OrderPart:
         method=clean(payment.get("method")),
         paid_at=moment(payment.get("paidAt")),
         complete=money is not None and money.complete,
-        parts=tuple(clean(each["paymentId"]) for each in money.accepted) if money and not money.complete else (),
+        parts=tuple(clean(each["paymentId"]) for each in money.accepted) if money else (),
         waiting=tuple(map(clean, sorted(money.waiting))) if money else (),
         version=order.get("version"),
         customer=_customer(mapping(order.get("shippingAddress")), reveal=reveal),

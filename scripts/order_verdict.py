@@ -28,7 +28,7 @@ _LOOKS = {
     "link_amount_differs": "Correct the order's `payment.amount` or refund: its link asks for another amount.",
 }
 _AFTER_LINK = "paid_after_link_"
-_ENDS = ("expired", "cancelled")
+_ENDS = {"expired": "expired", "cancelled": "was cancelled"}
 _UNSETTLED = (
     EventStatus.DEAD,
     EventStatus.FAILED,
@@ -78,15 +78,15 @@ def _paid(story: Story) -> Verdict | None:
     if not order.payment_id or order.paid is None:
         return Verdict("paid_by_shop", "good", f"The shop itself set it to {order.status}: no payment event did.")
     means = f" ({order.method})" if order.method else ""
-    sentence = f"Paid by {order.payment_id}{means} on {at(order.paid_at)}: {order.paid}"
+    sentence = f"Paid by {order.payment_id}{means} on {at(order.paid_at)}: {paid(story)}"
     if order.refunded is not None and order.refunded.amount:
         sentence += f", of which {order.refunded} was refunded"
     looks = [review for review in story.reviews if _still_open(review, order.payment_id)]
     if not looks:
         return Verdict("paid", "good", f"{sentence}.")
     late = {review.reason for review in looks}
-    if len(late) == 1 and (reason := late.pop()).startswith(_AFTER_LINK):
-        sentence += f"; it came after the payment link was {reason.removeprefix(_AFTER_LINK)}."
+    if len(late) == 1 and (reason := late.pop()).removeprefix(_AFTER_LINK) in _ENDS:
+        sentence += f"; its payment link {_ENDS[reason.removeprefix(_AFTER_LINK)]}."
         todo = f"Ship or refund, then {_decide(story, 'accept', reason)} closes it."
         return Verdict("paid_after_link_ended", "look", sentence, todo)
     todo = _LOOKS.get(looks[0].reason, "Look the payment up in the dashboard: fulfil or refund.")
@@ -178,7 +178,11 @@ def _waiting(story: Story) -> list[EventPart]:
 
 def _part_paid(story: Story) -> Verdict | None:
     order = story.order
-    if not order.parts or any(event.brings_money and event.status in _UNSETTLED for event in story.events):
+    if (
+        order.complete
+        or not order.parts
+        or any(event.brings_money and event.status in _UNSETTLED for event in story.events)
+    ):
         return None
     sentence = f"Part paid: {paid(story)} ({', '.join(order.parts)})"
     if looks := [review for review in story.reviews if review.open and not review.reason.startswith(_AFTER_LINK)]:
@@ -187,7 +191,7 @@ def _part_paid(story: Story) -> Verdict | None:
         return Verdict("part_paid_with_review", "look", sentence, todo)
     if end := _ended(story):
         todo = "Ask for the rest by a new link, or refund the parts."
-        return Verdict("part_paid_link_ended", "look", f"{sentence}, and its payment link was {end}.", todo)
+        return Verdict("part_paid_link_ended", "look", f"{sentence}, and its payment link {_ENDS[end]}.", todo)
     return Verdict("part_paid", "waiting", f"{sentence}; the rest has not come yet.")
 
 
@@ -285,7 +289,7 @@ def _link_ended(story: Story) -> Verdict | None:
     if not end or any(attempt.captured for attempt in story.attempts):
         return None
     link = story.links[-1].link_id
-    sentence = f"Not paid: payment link {link} was {end} before anybody paid."
+    sentence = f"Not paid: payment link {link} {_ENDS[end]} before anybody paid."
     return Verdict(f"link_{end}", "bad", sentence, "Make a new link if the order is still wanted.")
 
 

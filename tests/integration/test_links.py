@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
+from bson import Timestamp
 
 from models.database import Database
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.endpoint import Endpoint, endpoint
+from watcher.notices import notices
 
 LINK = sample.link_id(1)
 BEHIND = "order_BehindTheLink1"
@@ -283,9 +285,9 @@ async def test_money_on_a_link_that_ended_completes_the_order_and_is_looked_at(
         assert await stands(shop) == ("completed", sample.AMOUNT, [(reason, A)])
         assert await shop.db.alerts.find_one({"_id": f"payment_review:{reason}:{A}"})
         last = (await shop.order(1))["history"][-1]
-        assert (last["fact"], last["reason"], last["ref"]) == ("payment_review", reason, A), (
-            "what the notice is made of"
-        )
+        pushed = {"updateDescription": {"updatedFields": {"history.9": last}}, "documentKey": {"_id": "ord1"}}
+        (notice,) = notices({"operationType": "update", "clusterTime": Timestamp(1, 1), **pushed})
+        assert notice.key("inapp", "admin") == f"order:ord1:payment_review:{reason}:{A}:inapp:admin"
 
 
 @pytest.mark.asyncio
