@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.text import Text
 
 from models.states import Origin
-from scripts.order_events import WAITS_FOR_TERMS
 from scripts.order_parts import EventPart, Link, Review, Story, counted, paid
 from scripts.order_verdict import Tone, Verdict
 from scripts.output import print_table
@@ -102,7 +101,6 @@ def remarks(event: EventPart) -> list[str]:
     """What is odd about an event."""
     found = [counted(event.duplicates, "duplicate")] if event.duplicates else []
     found += [f"requeued {event.requeues}×"] if event.requeues else []
-    found += ["waits for terms"] if event.outcome == WAITS_FOR_TERMS else []
     found += [event.origin] if event.origin not in {"", Origin.WEBHOOK} else []
     return [*found, *(flag.replace("_", " ") for flag in event.flags)]
 
