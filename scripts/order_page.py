@@ -9,9 +9,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from models.alerts import ADVICE
-from scripts.order_parts import EventPart, Story, paid
+from scripts.order_parts import EventPart, Story, Verdict, paid
 from scripts.order_text import decided, events_title, fulfilment, parts_allowed, remarks, reviews_title
-from scripts.order_verdict import Verdict
 from scripts.stored_values import clean
 
 TEMPLATES = Path(__file__).parent / "templates"

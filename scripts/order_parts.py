@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic.alias_generators import to_camel
 
 from models.money import parse_amount, parse_currency
+from models.states import EventStatus
 from models.terms import Expectation
 from scripts.stored_values import Raw
 from watcher.money import money
+
+UNSETTLED = (
+    EventStatus.DEAD,
+    EventStatus.FAILED,
+    EventStatus.PARKED,
+    EventStatus.PROCESSING,
+    EventStatus.RECEIVED,
+)
+"""Events that have work left, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +297,19 @@ class Story:
 def counted(number: int, noun: str) -> str:
     """`1 event`, `2 events`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+Tone = Literal["good", "waiting", "bad", "look"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer, and what to do about it (empty: nothing)."""
+
+    code: str
+    tone: Tone
+    sentence: str
+    todo: str = ""
 
 
 def paid(story: Story) -> str:

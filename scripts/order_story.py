@@ -89,9 +89,15 @@ def _derived(payment: Raw, expected: Expectation) -> Derived | None:
     """What the money that is known says; None where the shop's code left something else in its place."""
     try:
         accepted = Reviews(payment, ()).accepted_before
-        return derive(payment, Known.stored(payment), expected, frozenset(), accepted)
+        return derive(payment, Known.stored(payment), expected, taken_elsewhere(payment), accepted)
     except (OrderUnreadable, KeyError, TypeError):
         return None
+
+
+def taken_elsewhere(payment: Raw) -> frozenset[str]:
+    """Payments that the database said belong to another order, as the order's review keeps it."""
+    entries = mappings(payment.get("review"))
+    return frozenset(str(each.get("ref")) for each in entries if each.get("reason") == "payment_on_two_orders")
 
 
 def _ref(entry: Raw) -> Ref:

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from models.states import Origin
-from scripts.order_parts import EventPart, Link, Review, Story, counted, paid
-from scripts.order_verdict import Tone, Verdict
+from scripts.order_parts import EventPart, Link, Review, Story, Tone, Verdict, counted, paid
 from scripts.output import print_table
 from scripts.stored_values import at
 

@@ -12,13 +12,12 @@ from models.facts import DecisionFact
 from models.reducer import reduce
 from models.terms import Expectation
 from scripts.order_parts import Review, Sum
-from scripts.order_story import review_part
+from scripts.order_story import review_part, taken_elsewhere
 from scripts.stored_values import at, clean, mapping, mappings, moment
 
-_ELSEWHERE = "payment_on_two_orders"
 _WHY_NOTHING = {
     "amount_unreadable": "its amount cannot be counted",
-    _ELSEWHERE: "the payment completed another order",
+    "payment_on_two_orders": "the payment completed another order",
     "duplicate_capture": "the order is paid by another payment",
 }
 
@@ -100,9 +99,8 @@ def effect(payment: Mapping[str, Any], review: Review, expected: Expectation, no
     Raises `Refused` for an order that cannot be read.
     """
     accepted = DecisionFact(review.reason, review.ref, "accepted", by="", why="", at=0)
-    taken = frozenset(str(r.get("ref")) for r in mappings(payment.get("review")) if r.get("reason") == _ELSEWHERE)
     try:
-        change = reduce(payment, (accepted,), expected, now, taken)
+        change = reduce(payment, (accepted,), expected, now, taken_elsewhere(payment))
     except OrderUnreadable as error:
         raise Refused(f"{error}, so nothing can be applied to the order: mend it in the shop") from None
     if change is None:

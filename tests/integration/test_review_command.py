@@ -8,6 +8,7 @@ import os
 import pty
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 import pytest_asyncio
 
 from models.database import Database
+from models.facts import DecisionFact
+from scripts.decide import decide
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.desk import Desk, Said
@@ -266,6 +269,23 @@ async def test_a_decision_killed_in_between_is_finished_by_the_next_operator_too
     said = await desk.review("reject", "ord1", "--why", "too little", "--yes")
     assert (said.code, f"{ME} accepted it on " in said.out, "the first decision counts" in said.out) == (1, True, True)
     assert await desk.state(1) == ("completed", "accepted", ME, WHY[1])
+
+
+@pytest.mark.asyncio
+async def test_a_decision_that_another_process_holds_is_said_to_be_stored(
+    desk: ReviewDesk, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await Dying(desk.db, make_settings(), desk.folder).review("accept", "ord1", *WHY, "--yes")).code == -9
+    event_id = review_event_id("ord1", "amount_mismatch", LESS)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    held = {"lease.until": later, "nextAttemptAt": later}
+    await desk.db.events.update_one({"eventId": event_id}, {"$set": held})
+    monkeypatch.setattr("scripts.decide.SETTLED_WITHIN", 0.0)
+    fact = DecisionFact("amount_mismatch", LESS, "rejected", by="asha", why="too little", at=sample.CREATED)
+    made = await decide(make_settings(), "ord1", fact)
+    assert (made.first, made.counts.state) == (False, "accepted")
+    assert made.trouble.startswith("the decision is stored and takes effect by itself")
+    assert f"`paylatch events show {event_id}`" in made.trouble
 
 
 @pytest.mark.asyncio

@@ -12,9 +12,9 @@ from models.reducer import numbered, reduce
 from models.settings import OrderSettings
 from scripts.order_events import parsed
 from scripts.order_page import page
-from scripts.order_parts import Records, Story
+from scripts.order_parts import Records, Story, Verdict
 from scripts.order_story import tell
-from scripts.order_verdict import Verdict, verdict
+from scripts.order_verdict import verdict
 from tests.support import sample
 from webhook.admission import Delivery
 from webhook.orders import expectation
@@ -304,6 +304,11 @@ SITUATIONS: Mapping[str, tuple[Records, str, str]] = {
         after(order(), LESS, decision("amount_mismatch", "accepted")),
         "paid",
         f"Paid by {A} (upi) on {PAID_ON}: ₹490.00.",
+    ),
+    "two orders, and rejected": (
+        after(order(), CAPTURED, decision("payment_on_two_orders", "rejected"), taken=frozenset({A})),
+        "review_rejected",
+        f"Not paid: {A} brought ₹499.00; asha rejected it (payment_on_two_orders) on {DECIDED_ON}: agreed by phone.",
     ),
     "accepted, which completes nothing": (
         after(order(), sample.captured(1, amount="499.00"), decision("amount_unreadable", "accepted")),

@@ -197,6 +197,14 @@ def test_an_accepted_review_completes_the_order_once_with_what_came(wrong: Any, 
     assert order.fulfilled == 1
 
 
+def test_money_of_an_order_that_expects_nothing_completes_it_when_accepted() -> None:
+    order, unknown = pending(), Expectation(None, "INR")
+    order.add(fact("captured"), expected=unknown)
+    change = order.add(decision("expected_amount_missing"), expected=unknown)
+    assert change is not None
+    assert (change.fulfil, order.status, order.payment["amountPaid"]) == (True, "completed", 49_900)
+
+
 def test_a_rejected_review_is_closed_and_moves_nothing() -> None:
     order = pending()
     order.add(fact("captured", amount=1))
