@@ -120,7 +120,7 @@ class WebhookEvent(Stored):
             IndexModel([("status", ASCENDING), ("nextAttemptAt", ASCENDING)]),
             IndexModel([("refs.orderId", ASCENDING)]),
             IndexModel([("refs.paymentId", ASCENDING)]),
-            _rare_string("refs.paymentLinkId"),
+            _rare_string("refs.paymentLinkId"),  # an order's story, and whoever has only the link's or refund's id
             _rare_string("refs.refundId"),
             IndexModel([("receivedAt", ASCENDING)]),
         ]
@@ -149,7 +149,7 @@ class Order(Document):
             IndexModel([("payment.transactionId", ASCENDING)]),
             IndexModel([("payment.paymentLinkId", ASCENDING)]),
             IndexModel([("payment.refs.id", ASCENDING)]),
-            _rare_string("payment.review.state"),
+            _rare_string("payment.review.state"),  # operators list what is open among millions of orders
             IndexModel([("payment.changedAt", ASCENDING)]),
             IndexModel([("orderNumber", ASCENDING)]),
         ]

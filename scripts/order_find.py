@@ -66,7 +66,8 @@ def _of_events(events: Iterable[RawDocument]) -> Iterator[dict[str, Any]]:
     for event in events:
         for name, paths in _PATHS_BY_REF.items():
             if value := _ref(event, name):
-                yield from ({path: value} for path in paths)
+                wanted = {"$in": _typed(value)} if name == "receipt" else value
+                yield from ({path: wanted} for path in paths)
 
 
 def _typed(text: str) -> list[object]:

@@ -8,6 +8,7 @@ import pytest
 from bson import Timestamp
 
 from models.database import Database
+from scripts.unmatched import unmatched
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.endpoint import Endpoint, endpoint
@@ -224,6 +225,8 @@ async def test_less_money_waits_for_the_links_terms(
         await shop.post(captured("A", 20_000), "CAPTURED")
         row = await shop.settled("CAPTURED", "parked")
         assert row["outcome"]["code"] == "waiting_for_terms"
+        parsers = {"razorpay": shop.parts.engine.providers["razorpay"].parse}
+        assert await unmatched(shop.db, parsers, 10) == [], "it has an order"
         assert await ledger(shop) == []
         first, second = money("A", 20_000), money("B", 29_900)
         assert await shop.processed(paid(first, second, of=in_parts()), "LINK") == "completed/applied"
