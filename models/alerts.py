@@ -20,7 +20,8 @@ ADVICE = {
     "event_unparseable": "authentic bytes that are no event: see `paylatch events show REF`",
     "event_dead": "an event gave up: see `paylatch events show REF`, mend the cause, then requeue it",
     "event_unmatched": "money for an order we never saw: see `paylatch events show REF`, insert it, requeue",
-    "payment_review": "money that does not fit its order: `paylatch orders show PAYMENT`, then decide",
+    "payment_review": "money that does not fit its order: `paylatch orders show PAYMENT`, then "
+    "`paylatch orders review accept` or `reject`",
     "payment_terms_unknown": "whether this money fits, the provider has not told: see `paylatch orders show PAYMENT`; "
     "subscribe to payment_link.* and order.paid, or set payment.acceptPartial on the order",
     "change_unreadable": "a change of an order could not be understood: see watcher_dead_letters",

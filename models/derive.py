@@ -17,7 +17,8 @@ from models.states import OrderStatus
 from models.terms import FITS, WAITS, WHOLE, Expectation, fit, may_be_paid_in_parts
 
 _LAST = 2**63
-_NEVER_ACCEPTABLE = frozenset({"amount_unreadable", "payment_on_two_orders"})
+ONLY_CLOSED = frozenset({"amount_unreadable", "payment_on_two_orders"})
+"""Reasons of money that completes nothing, even when an operator accepts it: it cannot be counted, or is another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,9 @@ def derive(
         for attempt in known.captures
     }
     reviews = {(ref, reason) for ref, reason in fits.items() if reason not in FITS | {WAITS}}
-    reviews |= _suspicions(known, fits, expected)
+    reviews |= _suspicions(payment, known, fits, expected)
     for name in reviews & accepted:
-        if fits[name[0]] == name[1] and name[1] not in _NEVER_ACCEPTABLE:
+        if fits[name[0]] == name[1] and name[1] not in ONLY_CLOSED:
             fits[name[0]] = WHOLE
     fitting = sorted((known.attempts[ref] for ref, found in fits.items() if found in FITS), key=_age)
     paying, complete, over = _add_up(fitting, fits, expected)
@@ -88,14 +89,16 @@ def derive(
     )
 
 
-def _suspicions(known: Known, fits: Mapping[str, str], expected: Expectation) -> set[Name]:
+def _suspicions(payment: Mapping[str, Any], known: Known, fits: Mapping[str, str], expected: Expectation) -> set[Name]:
     """What is odd about a capture whether or not it fits: refunds beyond it, a link that ended or asks for more."""
+    link = payment.get("paymentLinkId")
     odd: set[Name] = set()
     for attempt in known.captures:
         ref = attempt["paymentId"]
         if known.credited(ref) and known.processed(ref) > attempt["amount"]:
             odd.add((ref, "refunded_more_than_captured"))
-        odd |= {(ref, f"paid_after_link_{end}") for end in known.ends}
+        if link or attempt.get("orderId") is None or attempt["orderId"] != payment.get("razorpayOrderId"):
+            odd |= {(ref, f"paid_after_link_{end}") for end in known.ends(link)}
         asked = {link["amount"] for link in known.links.values() if link["acceptPartial"]} - {None, expected.amount}
         if asked and expected.amount is not None and fits[ref] not in {WHOLE, WAITS}:
             odd.add((ref, "link_amount_differs"))

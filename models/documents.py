@@ -24,6 +24,11 @@ def _unique_string(path: str) -> IndexModel:
     return IndexModel([(path, ASCENDING)], unique=True, partialFilterExpression={path: {"$gt": ""}})
 
 
+def _rare_string(path: str) -> IndexModel:
+    """For a path that few documents have: the others take no place in it."""
+    return IndexModel([(path, ASCENDING)], partialFilterExpression={path: {"$gt": ""}})
+
+
 class Part(BaseModel):
     """A sub-document."""
 
@@ -115,6 +120,8 @@ class WebhookEvent(Stored):
             IndexModel([("status", ASCENDING), ("nextAttemptAt", ASCENDING)]),
             IndexModel([("refs.orderId", ASCENDING)]),
             IndexModel([("refs.paymentId", ASCENDING)]),
+            _rare_string("refs.paymentLinkId"),  # an order's story, and whoever has only the link's or refund's id
+            _rare_string("refs.refundId"),
             IndexModel([("receivedAt", ASCENDING)]),
         ]
 
@@ -142,6 +149,7 @@ class Order(Document):
             IndexModel([("payment.transactionId", ASCENDING)]),
             IndexModel([("payment.paymentLinkId", ASCENDING)]),
             IndexModel([("payment.refs.id", ASCENDING)]),
+            _rare_string("payment.review.state"),  # operators list what is open among millions of orders
             IndexModel([("payment.changedAt", ASCENDING)]),
             IndexModel([("orderNumber", ASCENDING)]),
         ]

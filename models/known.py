@@ -64,7 +64,8 @@ class Known:
         ours = (refund for refund in self.refunds.values() if refund["paymentId"] == payment_id)
         return sum(refund["amount"] or 0 for refund in ours if refund["status"] == "processed")
 
-    @property
-    def ends(self) -> set[str]:
-        """How links of the order ended without being paid in full: expired, cancelled."""
-        return {end for link in self.links.values() for end in _ENDED if end in link["statuses"]}
+    def ends(self, current: object) -> set[str]:
+        """How links of the order ended: expired, cancelled; only the current one counts where the shop says which."""
+        named = isinstance(current, str) and current != ""
+        links = [link for link_id, link in self.links.items() if not named or link_id == current]
+        return {end for link in links for end in _ENDED if end in link["statuses"]}

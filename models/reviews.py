@@ -15,7 +15,9 @@ from models.facts import DecisionFact
 from models.terms import Expectation
 
 OPEN, ACCEPTED, RESOLVED = "open", "accepted", "resolved"
-OF_THE_EXPECTATION = frozenset({"amount_mismatch", "currency_mismatch", "expected_amount_missing"})
+OF_THE_EXPECTATION = frozenset(
+    {"amount_mismatch", "currency_mismatch", "expected_amount_missing", "link_amount_differs"}
+)
 """Reasons that go away when the shop corrects what it expects."""
 _BY_THE_SHOP = "the shop"
 

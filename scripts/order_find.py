@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bson import ObjectId
@@ -11,10 +11,12 @@ from bson import ObjectId
 from models.database import Database, RawDocument
 from models.errors import Refused
 from models.settings import OrderSettings
-from models.states import EventStatus, RowStatus
-from scripts.order_story import Records
+from models.states import PAID, EventStatus, RowStatus, order_status
+from scripts.order_parts import Records
+from scripts.stored_values import mapping, mappings
 from watcher.notices import encoded
 from webhook.orders import expectation
+from webhook.own_messages import review_event_id
 
 MOST_EVENTS = 500
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -24,7 +26,14 @@ _ID_PATHS = (
     "payment.razorpayPaymentId",
     "payment.transactionId",
     "payment.paymentLinkId",
+    "payment.refs.id",
 )
+_PATHS_BY_REF = {
+    "orderId": ("payment.razorpayOrderId", "payment.refs.id"),
+    "paymentLinkId": ("payment.paymentLinkId", "payment.refs.id"),
+    "paymentId": ("payment.attempts.paymentId", "payment.razorpayPaymentId"),
+    "receipt": ("orderNumber",),
+}
 
 
 async def find(db: Database, wanted: str) -> RawDocument:
@@ -37,12 +46,28 @@ async def find(db: Database, wanted: str) -> RawDocument:
     for query in queries:
         if found := await db.orders.find(query).limit(2).to_list():
             return _only(found, wanted)
-    events = await db.events.find({"refs.paymentId": wanted}, {"refs": 1, "eventId": 1}).limit(20).to_list()
-    for order_id in {_ref(event, "orderId") for event in events} - {""}:
-        if found := await db.orders.find({"payment.razorpayOrderId": order_id}).limit(2).to_list():
+    events = await _naming(db, wanted)
+    for query in _of_events(events):
+        if found := await db.orders.find(query).limit(2).to_list():
             return _only(found, wanted)
-    hint = await _hint(db, wanted, events)
+    hint = f", but event {events[0]['eventId']} names it: see `paylatch orders unmatched`" if events else ""
     raise Refused(f"there is no order {wanted}{hint}")
+
+
+async def _naming(db: Database, wanted: str) -> list[RawDocument]:
+    """Events that name this id of a payment, refund, link or order."""
+    names = ("paymentId", "refundId", "paymentLinkId", "orderId")
+    query = {"$or": [{f"refs.{name}": wanted} for name in names]}
+    return await db.events.find(query, {"refs": 1, "eventId": 1}).limit(20).to_list()
+
+
+def _of_events(events: Iterable[RawDocument]) -> Iterator[dict[str, Any]]:
+    """Queries for the orders that these events are about, by each id they name."""
+    for event in events:
+        for name, paths in _PATHS_BY_REF.items():
+            if value := _ref(event, name):
+                wanted = {"$in": _typed(value)} if name == "receipt" else value
+                yield from ({path: wanted} for path in paths)
 
 
 def _typed(text: str) -> list[object]:
@@ -69,11 +94,6 @@ def _tagged(key: str) -> str:
     return key if "~" in key else f"str~{key}"
 
 
-async def _hint(db: Database, wanted: str, events: Sequence[RawDocument]) -> str:
-    event = events[0] if events else await db.events.find_one({"refs.orderId": wanted}, {"eventId": 1})
-    return f", but event {event['eventId']} names it: see `paylatch orders unmatched`" if event else ""
-
-
 async def gather(db: Database, order: RawDocument, settings: OrderSettings) -> Records:
     """Everything that is stored about the order."""
     events = await _events(db, order)
@@ -93,17 +113,35 @@ async def gather(db: Database, order: RawDocument, settings: OrderSettings) -> R
 
 
 async def _events(db: Database, order: RawDocument) -> list[RawDocument]:
-    """In order of receipt: those that name the order or a payment of it, and those that changed it."""
-    payment = _mapping(order.get("payment"))
-    causes = {_mapping(entry.get("cause")).get("eventId") for entry in _mappings(order.get("history"))}
-    causing = {"eventId": {"$in": _texts(causes)}}
+    """In order of receipt: those that name the order, a payment or a link of it, and those that changed it."""
+    payment = mapping(order.get("payment"))
+    causes = {mapping(entry.get("cause")).get("eventId") for entry in mappings(order.get("history"))}
+    causing = {"eventId": {"$in": _texts([*causes, *_decisions(order)])}}
     changed = await db.events.find(causing, {"refs.orderId": 1}).to_list()  # its provider order may have been another
-    order_ids = _texts([payment.get("razorpayOrderId"), *(_ref(event, "orderId") for event in changed)])
-    entries = [*_mappings(payment.get("attempts")), *_mappings(payment.get("refunds"))]
-    payment_ids = _texts([payment.get("razorpayPaymentId"), *(entry.get("paymentId") for entry in entries)])
-    queries = [{"refs.orderId": {"$in": order_ids}}, {"refs.paymentId": {"$in": payment_ids}}, causing]
-    cursor = db.events.find({"$or": queries}, {"payload": 0}).sort([("receivedAt", 1), ("_id", 1)])
+    refs = mappings(payment.get("refs"))
+    entries = [*mappings(payment.get("attempts")), *mappings(payment.get("refunds"))]
+    known = {
+        "orderId": [
+            payment.get("razorpayOrderId"),
+            *_ids(refs, "order"),
+            *(_ref(event, "orderId") for event in changed),
+        ],
+        "paymentLinkId": [payment.get("paymentLinkId"), *_ids(refs, "payment_link")],
+        "paymentId": [payment.get("razorpayPaymentId"), *(entry.get("paymentId") for entry in entries)],
+    }
+    queries = [{f"refs.{name}": {"$in": texts}} for name, ids in known.items() if (texts := _texts(ids))]
+    cursor = db.events.find({"$or": [*queries, causing]}, {"payload": 0}).sort([("receivedAt", 1), ("_id", 1)])
     return await cursor.limit(MOST_EVENTS + 1).to_list()
+
+
+def _decisions(order: RawDocument) -> list[str]:
+    """Ids of the events by which operators decided, or would: one that is stuck has left no trace in the order."""
+    entries = mappings(mapping(order.get("payment")).get("review"))
+    return [review_event_id(order["_id"], str(entry.get("reason")), str(entry.get("ref"))) for entry in entries]
+
+
+def _ids(refs: Iterable[Mapping[str, Any]], kind: str) -> list[object]:
+    return [ref.get("id") for ref in refs if ref.get("kind") == kind]
 
 
 async def _alerts(
@@ -111,27 +149,22 @@ async def _alerts(
 ) -> list[RawDocument]:
     """Those that still stand: a dead event that was requeued since is no matter any more."""
     dead = [event["eventId"] for event in events if event["status"] == EventStatus.DEAD]
-    reviews = _mappings(_mapping(order.get("payment")).get("review"))
+    payment = mapping(order.get("payment"))
+    reviews, attempts = mappings(payment.get("review")), mappings(payment.get("attempts"))
     ids = [f"{kind}:{event}" for kind in ("event_dead", "event_unmatched", "event_unparseable") for event in dead]
     ids += [f"payment_review:{r.get('reason')}:{r.get('ref')}" for r in reviews if r.get("state") == "open"]
     kinds = {RowStatus.DEAD: "notification_dead", RowStatus.HELD: "notification_held"}
     ids += [f"{kinds[row['status']]}:{row['key']}" for row in rows if row["status"] in kinds]
+    if order_status(payment.get("status")) not in PAID:
+        ids += [f"payment_terms_unknown:{attempt.get('paymentId')}" for attempt in attempts]
     ids.append(f"history_shortened:{order['_id']}")
     return await db.alerts.find({"_id": {"$in": ids}}).sort("lastAt", -1).to_list()
 
 
 def _ref(event: RawDocument, name: str) -> str:
-    value = _mapping(event.get("refs")).get(name)
+    value = mapping(event.get("refs")).get(name)
     return value if isinstance(value, str) else ""
 
 
 def _texts(values: Iterable[object]) -> list[str]:
     return sorted({value for value in values if isinstance(value, str) and value})
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []

@@ -9,14 +9,19 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from models.alerts import ADVICE
-from scripts.order_story import EventPart, Story, clean
-from scripts.order_text import events_title, fulfilment, remarks
-from scripts.order_verdict import Verdict
+from scripts.order_parts import EventPart, Story, Verdict, paid
+from scripts.order_text import decided, events_title, fulfilment, parts_allowed, remarks, reviews_title
+from scripts.stored_values import clean
 
 TEMPLATES = Path(__file__).parent / "templates"
-_GOOD = frozenset({"completed", "sent", "processed", "captured"})
-_BAD = frozenset({"dead", "failed", "unknown"})
-_WAITING = frozenset({"received", "processing", "parked", "pending", "sending", "retry", "authorized", "held"})
+_GOOD = frozenset({"completed", "sent", "processed", "captured", "paid", "accepted", "resolved"})
+_BAD = frozenset({"dead", "failed", "unknown", "expired", "cancelled", "rejected"})
+_WAITING = frozenset(
+    {
+        *("received", "processing", "parked", "pending", "sending", "retry", "authorized", "held"),
+        *("partially_paid", "callback"),
+    }
+)
 
 
 def page(story: Story, verdict: Verdict, now: datetime, *, revealed: bool) -> str:
@@ -28,6 +33,8 @@ def page(story: Story, verdict: Verdict, now: datetime, *, revealed: bool) -> st
         now=now,
         revealed=revealed,
         fulfilment=fulfilment(story),
+        paid=paid(story),
+        reviews_title=reviews_title(story),
         events_title=events_title(story),
         advice=ADVICE,
     )
@@ -43,7 +50,9 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(moment=_moment, remarks=remarks, shade=_shade, dot=_dot, clean=clean)
+    environment.filters.update(
+        moment=_moment, remarks=remarks, decided=decided, parts=parts_allowed, shade=_shade, dot=_dot, clean=clean
+    )
     return environment.get_template("order.html")
 
 

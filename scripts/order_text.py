@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from scripts.order_story import EventPart, Story, counted
-from scripts.order_verdict import Tone, Verdict
+from models.states import Origin
+from scripts.order_parts import EventPart, Link, Review, Story, Tone, Verdict, counted, paid
 from scripts.output import print_table
+from scripts.stored_values import at
 
 _STYLES: Mapping[Tone, str] = {
     "good": "bold green",
@@ -34,7 +35,7 @@ def print_story(story: Story, verdict: Verdict, console: Console) -> None:
         ]
         print_table("payments", columns, rows, console)
     _print_exceptions(story, console)
-    headings = ("event", "type", "received", "status", "attempts", "duplicates", "says", "what it changed, or why not")
+    headings = ("event", "type", "received", "status", "attempts", "remarks", "says", "what it changed, or why not")
     print_table(events_title(story), headings, [_event_row(event) for event in story.events], console)
     if story.other_facts:
         others = [(fact.event_id or "-", fact.at, fact) for fact in story.other_facts]
@@ -49,9 +50,11 @@ def order_rows(story: Story) -> list[tuple[str, object]]:
         ("order", order.id),
         ("number", order.number),
         ("provider's order", order.provider_order_id),
+        ("payment link", order.link_id),
+        ("also known as", ", ".join(map(str, order.refs))),
         ("status", order.status),
         ("expected", order.expected),
-        ("paid", order.paid),
+        ("paid", paid(story)),
         ("refunded", order.refunded),
         ("payment", order.payment_id),
         ("method", order.method),
@@ -60,6 +63,18 @@ def order_rows(story: Story) -> list[tuple[str, object]]:
         ("fulfilment", fulfilment(story)),
     ]
     return [(name, value) for name, value in rows if value not in (None, "")]
+
+
+def parts_allowed(link: Link) -> str:
+    """What a payment link says of paying in parts."""
+    return {True: "parts allowed", False: "whole only", None: ""}[link.accept_partial]
+
+
+def decided(review: Review) -> str:
+    """Who closed a review entry, when and why; empty while it is open."""
+    if review.open or not review.by:
+        return ""
+    return f"by {review.by} on {at(review.closed_at)}: {review.why}"
 
 
 def fulfilment(story: Story) -> str:
@@ -75,10 +90,17 @@ def events_title(story: Story) -> str:
     return f"the first {events}" if story.more_events else events
 
 
+def reviews_title(story: Story) -> str:
+    """How many review entries wait for a decision."""
+    waiting = sum(review.open for review in story.reviews)
+    return f"review: {waiting} open" if waiting else "review: nothing open"
+
+
 def remarks(event: EventPart) -> list[str]:
     """What is odd about an event."""
     found = [counted(event.duplicates, "duplicate")] if event.duplicates else []
     found += [f"requeued {event.requeues}×"] if event.requeues else []
+    found += [event.origin] if event.origin not in {"", Origin.WEBHOOK} else []
     return [*found, *(flag.replace("_", " ") for flag in event.flags)]
 
 
@@ -91,12 +113,16 @@ def _event_row(event: EventPart) -> tuple[object, ...]:
 
 
 def _print_exceptions(story: Story, console: Console) -> None:
+    if story.links:
+        links = [(link.link_id, link.status, link.sum, parts_allowed(link), link.order_id) for link in story.links]
+        print_table("payment links", ("link", "status", "amount", "parts", "its order"), links, console)
     if story.refunds:
         refunds = [(refund.refund_id, refund.payment_id, refund.status, refund.sum) for refund in story.refunds]
         print_table("refunds", ("refund", "payment", "status", "amount"), refunds, console)
     if story.reviews:
-        reviews = [(review.ref, review.reason, review.state, review.sum, review.expected) for review in story.reviews]
-        print_table("to be looked at", ("payment", "reason", "state", "amount", "expected"), reviews, console)
+        reviews = [(r.ref, r.reason, r.state, r.sum, r.expected, decided(r)) for r in story.reviews]
+        columns = ("payment", "reason", "state", "amount", "expected", "closed")
+        print_table(reviews_title(story), columns, reviews, console)
     if story.alerts:
         alerts = [(alert.kind, alert.ref, alert.count, alert.last_at, alert.detail) for alert in story.alerts]
         print_table("open alerts", ("kind", "ref", "count", "last", "detail"), alerts, console)

@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
-from models.states import PAID, EventStatus
-from scripts.order_story import Attempt, EventPart, Review, Story, at, counted
-
-Tone = Literal["good", "waiting", "bad", "look"]
-
-_MISFITS = (
-    "amount_mismatch",
-    "currency_mismatch",
-    "amount_unreadable",
-    "expected_amount_missing",
-    "payment_on_two_orders",
+from models.states import EventStatus
+from scripts.order_money import (
+    does_not_fit,
+    has_shops_status,
+    is_paid,
+    is_part_paid,
+    link_ended,
+    waits_for_terms,
+    was_decided,
+    was_overwritten,
 )
-_LOOKS = {
-    "duplicate_capture": "The customer paid twice: refund the payment named here.",
-    "refunded_more_than_captured": "Compare the refunds with the dashboard.",
-    "order_keys_disagree": "Find out which order the payment is meant for before you ship.",
-}
-_UNSETTLED = (
-    EventStatus.DEAD,
-    EventStatus.FAILED,
-    EventStatus.PARKED,
-    EventStatus.PROCESSING,
-    EventStatus.RECEIVED,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer, and what to do about it (empty: nothing)."""
-
-    code: str
-    tone: Tone
-    sentence: str
-    todo: str = ""
+from scripts.order_parts import UNSETTLED, Attempt, Story, Verdict, counted
+from scripts.stored_values import at
 
 
 def verdict(story: Story) -> Verdict:
@@ -65,94 +42,12 @@ def _unreadable(story: Story) -> Verdict | None:
     return Verdict("unreadable", "bad", sentence, "Mend `payment` in the shop, then requeue the order's events.")
 
 
-def _paid(story: Story) -> Verdict | None:
-    order = story.order
-    if order.status not in PAID:
-        return None
-    if not order.payment_id or order.paid is None:
-        return Verdict("paid_by_shop", "good", f"The shop itself set it to {order.status}: no payment event did.")
-    means = f" ({order.method})" if order.method else ""
-    sentence = f"Paid by {order.payment_id}{means} on {at(order.paid_at)}: {order.paid}"
-    if order.refunded is not None and order.refunded.amount:
-        sentence += f", of which {order.refunded} was refunded"
-    looks = [review for review in story.reviews if _still_open(review, order.payment_id)]
-    if not looks:
-        return Verdict("paid", "good", f"{sentence}.")
-    reasons = ", ".join(f"{review.reason} of {review.ref} ({review.sum})" for review in looks)
-    todo = _LOOKS.get(looks[0].reason, "Look the payment up in the dashboard: fulfil or refund.")
-    return Verdict("paid_with_review", "look", f"{sentence}; something else needs a look: {reasons}.", todo)
-
-
-def _still_open(review: Review, accepted: str) -> bool:
-    """A misfit of the payment that completed the order after all is history."""
-    return review.state == "open" and not (review.ref == accepted and review.reason in _MISFITS)
-
-
-def _foreign(story: Story) -> Verdict | None:
-    order = story.order
-    if order.own_status:
-        return None
-    for review in story.reviews:
-        if review.reason.startswith("paid_after_"):
-            sentence = f"Money came after the shop set the order to {order.status}: {review.ref} paid {review.sum}."
-            return Verdict(review.reason, "look", sentence, "Fulfil the order or refund the payment.")
-    sentence = f"Not paid: the shop itself set the order to {order.status}, which PayLatch leaves alone."
-    return Verdict("shop_status", "look", sentence)
-
-
-def _misfit(story: Story) -> Verdict | None:
-    for review in story.reviews:
-        if review.reason in _MISFITS:
-            sentence = f"Not paid: money came but does not fit: {_difference(review)}."
-            return Verdict(review.reason, "look", sentence, _mend(story, review))
-    return None
-
-
-def _difference(review: Review) -> str:
-    match review.reason:
-        case "expected_amount_missing":
-            return f"{review.ref} paid {review.sum}, but the order does not say what it expects"
-        case "amount_unreadable":
-            return f"the amount of {review.ref} cannot be read, {review.expected} expected"
-        case "payment_on_two_orders":
-            return f"{review.ref} ({review.sum}) completed another order already"
-        case _:
-            return f"{review.expected} expected, {review.sum} paid by {review.ref}"
-
-
-def _mend(story: Story, review: Review) -> str:
-    if review.reason == "payment_on_two_orders":
-        return "Find out which order the payment is meant for."
-    again = _capture_of(story, review.ref)
-    requeue = f"`paylatch events requeue {again.event_id} --force`" if again else "requeue its event with --force"
-    return f"If the order's expectation is wrong, correct it and {requeue}; else refund the payment."
-
-
-def _capture_of(story: Story, payment_id: str) -> EventPart | None:
-    events = (event for event in story.events if any(s.captured and s.ref == payment_id for s in event.says))
-    return next(events, None)
-
-
-def _overwritten(story: Story) -> Verdict | None:
-    """Nothing but a foreign writer takes a credited payment from an order."""
-    for entry in story.ledger:
-        if entry.entry_type == "capture":
-            sentence = (
-                f"Not paid by its status ({story.order.status}), but {entry.sum} of {entry.ref} is booked: "
-                "somebody's code wrote over the order."
-            )
-            event = _capture_of(story, entry.ref)
-            todo = f"`paylatch events requeue {event.event_id} --force` restores it." if event else ""
-            return Verdict("overwritten", "bad", sentence, todo)
-    return None
-
-
 def _stuck(story: Story) -> Verdict | None:
     """The event that has work left: one that brings money first, then by how bad it is."""
-    stuck = [event for event in story.events if event.status in _UNSETTLED]
+    stuck = [event for event in story.events if event.status in UNSETTLED]
     if not stuck:
         return None
-    event = min(stuck, key=lambda event: (not event.brings_money, _UNSETTLED.index(EventStatus(event.status))))
+    event = min(stuck, key=lambda event: (not event.brings_money, UNSETTLED.index(EventStatus(event.status))))
     what = f"event {event.event_id} ({event.event_type})"
     due = at(event.next_attempt_at)
     match event.status:
@@ -189,6 +84,17 @@ def _authorised(story: Story) -> Verdict | None:
     return None
 
 
+def _confirming(story: Story) -> Verdict | None:
+    """A browser's word, and nothing else so far."""
+    for attempt in story.attempts:
+        if attempt.statuses == ("callback",):
+            sentence = f"Confirming: the buyer came back with the provider's signature over {attempt.payment_id}, "
+            sentence += "but no event has said yet that the money came."
+            todo = "Ship nothing yet; if it stays so, look the payment up in the dashboard."
+            return Verdict("confirming", "waiting", sentence, todo)
+    return None
+
+
 def _failed(story: Story) -> Verdict | None:
     failed = [attempt for attempt in story.attempts if "failed" in attempt.statuses]
     if not failed:
@@ -205,29 +111,35 @@ def _failure(attempt: Attempt) -> str:
 
 
 def _unconnected(story: Story) -> Verdict | None:
-    if story.order.provider_order_id or story.events:
+    if story.order.provider_order_id or story.order.link_id or story.events:
         return None
-    sentence = "Waiting: the order has no `payment.razorpayOrderId`, so no event can be found for it."
-    return Verdict("unconnected", "look", sentence, "Store the provider's order id before checkout.")
+    sentence = "Waiting: the order has no `payment.razorpayOrderId` and no `payment.paymentLinkId`; "
+    sentence += "only an event that names its number can be found for it."
+    return Verdict("unconnected", "look", sentence, "Store the provider's order or link id before checkout.")
 
 
 def _silent(story: Story) -> Verdict | None:
     if story.events:
         return None
-    sentence = f"Waiting: no event has arrived for {story.order.provider_order_id}."
+    sentence = f"Waiting: no event has arrived for {story.order.provider_order_id or story.order.link_id}."
     todo = "If the dashboard shows a payment, check there that the webhook is active and reaches this endpoint."
     return Verdict("no_event", "waiting", sentence, todo)
 
 
 _RULES: tuple[Callable[[Story], Verdict | None], ...] = (
     _unreadable,
-    _paid,
-    _foreign,
-    _misfit,
-    _overwritten,
+    is_paid,
+    has_shops_status,
+    does_not_fit,
+    was_overwritten,
+    waits_for_terms,
+    is_part_paid,
     _stuck,
     _ignored,
     _authorised,
+    _confirming,
+    was_decided,
+    link_ended,
     _failed,
     _unconnected,
     _silent,

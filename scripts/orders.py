@@ -12,17 +12,21 @@ from cyclopts import App, Parameter
 from models.errors import Refused
 from models.facts import Event
 from scripts.audit import audit
+from scripts.order_events import parsed
 from scripts.order_find import find, gather
 from scripts.order_page import page
-from scripts.order_story import Records, counted, parsed, tell
+from scripts.order_parts import Records, counted
+from scripts.order_story import tell
 from scripts.order_text import print_story
 from scripts.order_verdict import verdict
 from scripts.output import STDOUT, output, print_json, print_table, write_text
 from scripts.session import Session, session
 from scripts.unmatched import Parsers, Unmatched, unmatched
+from webhook.own_messages import OWN, parse_own
 from webhook.providers import PROVIDERS
 
 app = App(name="orders", help="Why is this order not paid? And which money belongs to no order?")
+app.command("scripts.review:app", name="review")
 
 
 @app.command
@@ -40,7 +44,7 @@ async def show(
     Parameters
     ----------
     order
-        The order's `_id` or number, the provider's order id, or a payment's id.
+        The order's `_id` or number, or the provider's id of its order, payment link, a payment or a refund.
     reveal
         Show name, email, phone, vpa and card too; the audit log keeps who did.
     as_json
@@ -73,7 +77,7 @@ async def _read(now_open: Session, wanted: str, *, reveal: bool) -> tuple[Record
 
 
 def _parsers(now_open: Session) -> Parsers:
-    return {name: make(now_open.settings).parse for name, make in PROVIDERS.items()}
+    return {name: make(now_open.settings).parse for name, make in PROVIDERS.items()} | {OWN: parse_own}
 
 
 def _parsed(parsers: Parsers, row: Mapping[str, Any]) -> Event | None:

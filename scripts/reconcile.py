@@ -15,7 +15,7 @@ from models.errors import Refused
 from models.settings import load_settings
 from models.telemetry import Telemetry
 from scripts.audit import audit, audit_done
-from scripts.order_story import Sum, counted
+from scripts.order_parts import Sum, counted
 from scripts.output import output, print_json, print_table
 from webhook.differences import Progress as Tell
 from webhook.engine import Engine, engine

@@ -10,11 +10,13 @@ from typing import Any
 from models.database import Database, RawDocument
 from models.facts import Event
 from models.states import EventStatus
-from scripts.order_story import Said, clean, moment, parsed, said
+from scripts.order_events import WAITS_FOR_TERMS, parsed, said
+from scripts.order_parts import Said, Sum
+from scripts.stored_values import clean, moment
 
 _QUERY = {
     "$or": [
-        {"status": EventStatus.PARKED},
+        {"status": EventStatus.PARKED, "outcome.code": {"$ne": WAITS_FOR_TERMS}},
         {"status": EventStatus.DEAD, "outcome.code": "unmatched"},
         {"status": EventStatus.IGNORED, "outcome.code": "no_order_id"},
     ]
@@ -39,14 +41,15 @@ class Unmatched:
 
     def document(self) -> dict[str, Any]:
         """As JSON names things."""
+        came = self.payment.sum or Sum(None, None)
         return {
             "eventId": self.event_id,
             "eventType": self.event_type,
             "paymentId": self.payment.ref,
             "paymentStatus": self.payment.status,
             "providerOrderId": self.order_id or None,
-            "amount": self.payment.sum.amount,
-            "currency": self.payment.sum.currency,
+            "amount": came.amount,
+            "currency": came.currency,
             "receivedAt": self.received_at,
             "status": self.status,
             "outcome": self.outcome,

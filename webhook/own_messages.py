@@ -46,9 +46,8 @@ def reconcile_delivery(provider: Provider, event_type: OwnEvent, **entities: Map
 
 def review_delivery(order_id: object, decision: DecisionFact) -> Delivery:
     """An operator's decision about one review entry; of several about the same entry the first counts."""
-    order = bson.json_util.dumps(order_id)
     entity = {
-        "order": order,
+        "order": bson.json_util.dumps(order_id),
         "reason": decision.reason,
         "ref": decision.ref,
         "state": decision.state,
@@ -57,9 +56,14 @@ def review_delivery(order_id: object, decision: DecisionFact) -> Delivery:
         "at": decision.at,
     }
     raw = _body(OwnEvent.REVIEWED, decision=entity)
-    entry = f"{order}\n{decision.reason}\n{decision.ref}"
-    event_id = f"operator:{hashlib.sha256(entry.encode()).hexdigest()[:32]}"
+    event_id = review_event_id(order_id, decision.reason, decision.ref)
     return _delivery(OWN, raw, event_id, Origin.OPERATOR, parse_own(raw))
+
+
+def review_event_id(order_id: object, reason: str, ref: str) -> str:
+    """The id of the one decision that can be made about a review entry."""
+    entry = f"{bson.json_util.dumps(order_id)}\n{reason}\n{ref}"
+    return f"operator:{hashlib.sha256(entry.encode()).hexdigest()[:32]}"
 
 
 def parse_own(raw: bytes) -> Event:

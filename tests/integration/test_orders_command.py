@@ -13,13 +13,17 @@ import pytest_asyncio
 from bson import ObjectId
 
 from models.database import Database
+from models.facts import DecisionFact
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.desk import Desk
 from tests.support.endpoint import Endpoint, endpoint
+from webhook.own_messages import callback_delivery, review_delivery
 
 OID = ObjectId("65f000000000000000000003")
 HOSTILE = "[red]<script>alert(1)</script>[/red]"
+APPLIED = "completed/applied"
+BEHIND = "order_BehindTheLink1"
 PERSONAL = ("asha1@example.com", "Asha 1", "asha.nair@example.com", "asha.nair@okbank", "+910000000001", "a***@okbank")
 
 
@@ -217,6 +221,69 @@ async def test_an_order_that_changed_its_provider_order_keeps_its_old_events(des
         {"_id": "ord2"}, {"$set": {"payment.razorpayOrderId": "order_Another", "payment.attempts": []}}
     )
     assert [event["eventId"] for event in (await desk.show("ord2"))["events"]] == ["LESS"]
+
+
+# --- links, refunds and own events ---
+
+
+@pytest_asyncio.fixture
+async def linked(db: Database, make_settings: SettingsMaker, tmp_path: Path) -> AsyncIterator[OrdersDesk]:
+    """Order 1 is paid in parts on a link that it was found for by its number, and partly refunded; 2 waits for more."""
+    await db.orders.insert_one(sample.order(1, razorpayOrderId=None))
+    await db.orders.insert_one(sample.order(2, razorpayOrderId=None, paymentLinkId=sample.link_id(2)))
+    parts = [sample.payment(1, amount=20_000, order_id=BEHIND)]
+    parts.append(sample.payment(1, letter="B", amount=29_900, order_id=BEHIND, created_at=sample.CREATED + 60))
+    async with endpoint(make_settings()) as shop:
+        link = sample.link(1, accept_partial=True)
+        assert await shop.processed(sample.link_paid(1, parts[0], of=link, order_id=BEHIND), "PART") == APPLIED
+        assert await shop.processed(sample.link_paid(1, *parts, of=link, order_id=BEHIND), "WHOLE") == APPLIED
+        refund = sample.refunded(1, amount=5_000, beside={"amount": 20_000, "order_id": BEHIND})
+        assert await shop.processed(refund, "REFUND") == APPLIED
+        callback = {"order_id": BEHIND, "payment_id": sample.payment_id(1), "signature": "5" * 64}
+        razorpay = shop.parts.engine.providers["razorpay"]
+        await shop.parts.engine.admission.admit(callback_delivery(razorpay, callback))
+        await shop.settled(f"callback:{BEHIND}:{sample.payment_id(1)}")
+        assert await shop.processed(sample.link_ended(2), "ENDED") == APPLIED
+    yield OrdersDesk(db, make_settings(), tmp_path)
+
+
+@pytest.mark.asyncio
+async def test_an_order_is_found_by_the_ids_that_its_events_taught_and_by_its_refunds(linked: OrdersDesk) -> None:
+    for wanted in (sample.link_id(1), BEHIND, sample.refund_id(1), sample.payment_id(1, "B")):
+        assert (await linked.show(wanted))["order"]["id"] == "ord1"
+    assert (await linked.show(sample.link_id(2)))["order"]["id"] == "ord2"
+
+
+@pytest.mark.asyncio
+async def test_the_story_of_a_link_paid_in_parts(linked: OrdersDesk) -> None:
+    story = await linked.show("ord1")
+    assert (story["code"], story["order"]["parts"]) == ("paid", [sample.payment_id(1), sample.payment_id(1, "B")])
+    assert story["why"].endswith("₹499.00 in 2 parts, of which ₹50.00 was refunded.")
+    assert [(link["linkId"], link["status"], link["orderId"]) for link in story["links"]] == [
+        (sample.link_id(1), "paid", BEHIND)
+    ]
+    assert {ref["id"] for ref in story["order"]["refs"]} == {BEHIND, sample.link_id(1)}
+    assert [(event["eventType"], event["origin"]) for event in story["events"]] == [
+        ("payment_link.partially_paid", "webhook"),
+        ("payment_link.paid", "webhook"),
+        ("refund.processed", "webhook"),
+        ("checkout.callback", "callback"),
+    ]
+    ended = await linked.run("orders", "show", "ord2")
+    assert ended.out.startswith(f"Not paid: payment link {sample.link_id(2)} expired before anybody paid.")
+
+
+@pytest.mark.asyncio
+async def test_a_decision_that_is_stuck_is_part_of_the_story(desk: OrdersDesk) -> None:
+    ref = sample.payment_id(2)
+    fact = DecisionFact("amount_mismatch", ref, "accepted", by="asha", why="agreed", at=sample.CREATED)
+    delivery = review_delivery("ord2", fact)
+    gone = {"status": "dead", "outcome": {"code": "order_unreadable", "detail": "no list"}, "origin": "operator"}
+    row = {**(await desk.event("LESS")), **gone, "rawBody": delivery.raw, "provider": delivery.provider, "refs": {}}
+    del row["_id"]
+    await desk.db.events.insert_one({**row, "eventId": delivery.event_id, "bodyHash": "another"})
+    (event,) = [event for event in (await desk.show("ord2"))["events"] if event["origin"] == "operator"]
+    assert event["says"][0]["status"] == "accepted by asha: agreed"
 
 
 # --- unmatched --------------------------------------------------------------------------------------------------------

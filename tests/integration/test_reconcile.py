@@ -351,11 +351,13 @@ async def test_money_that_does_not_fit_goes_to_review_and_is_known_then(bench: B
 
 @pytest.mark.asyncio
 async def test_known_captures_complete_once_the_providers_order_says_that_it_is_paid(
-    bench: Bench, make_settings: SettingsMaker
+    bench: Bench, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Paid in two parts by a link of which nothing was heard: only the provider's order says that both belong."""
     bench.settings = make_settings(razorpay=bench.fake.section, reconcile={"older_than": 0.001})
-    await bench.db.orders.insert_one(sample.order(1, paymentLinkId="plink_Test00000001"))
+    monkeypatch.setattr("webhook.processing.PATIENCE", 0)
+    await bench.db.orders.insert_one(sample.order(1, paymentLinkId=sample.link_id(1)))
+    bench.fake.api.show("payment_link", sample.link(1))
     parts = {"A": 20_000, "B": sample.AMOUNT - 20_000}
     async with endpoint(bench.settings) as webhook:
         for letter, amount in parts.items():

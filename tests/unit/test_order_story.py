@@ -2,20 +2,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
 from bson import ObjectId
 
-from models.facts import Cause
+from models.facts import Cause, DecisionFact, Event
 from models.reducer import numbered, reduce
 from models.settings import OrderSettings
+from scripts.order_events import parsed
 from scripts.order_page import page
-from scripts.order_story import Records, Story, parsed, tell
-from scripts.order_verdict import Verdict, verdict
+from scripts.order_parts import Records, Story, Verdict
+from scripts.order_story import tell
+from scripts.order_verdict import verdict
 from tests.support import sample
+from webhook.admission import Delivery
 from webhook.orders import expectation
+from webhook.own_messages import OWN, callback_delivery, parse_own, review_delivery
 from webhook.providers.razorpay import Razorpay
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -24,19 +27,26 @@ RAZORPAY = Razorpay(sample.settings("mongodb://localhost", "none"))
 A, B, C = (sample.payment_id(1, letter) for letter in "ABC")
 RECEIVED, DUE_AT = "2026-03-01 12:00:00 UTC", "2026-03-01 12:15:00 UTC"
 FOREIGN = "it is about another account than the configured ones"
+ONLY_BY_NUMBER = "only an event that names its number can be found for it"
 PAID_ON = "2026-09-21 14:13:20 UTC"
 REFUND = {"id": "rfnd_1", "entity": "refund", "payment_id": A, "amount": 10_000, "currency": "INR"}
 
 
+def parse(row: Mapping[str, Any]) -> Event | None:
+    return parsed(row, parse_own if row["provider"] == OWN else RAZORPAY.parse)
+
+
 def row(event_id: str, body: Any, status: str = "completed", code: str = "applied", **changes: Any) -> dict[str, Any]:
-    """An event as it is stored."""
-    event = RAZORPAY.parse(sample.encode(body))
+    """An event as it is stored: a provider's body, or a message of our own."""
+    own = body if isinstance(body, Delivery) else None
+    event = own.event if own and own.event else RAZORPAY.parse(sample.encode(body))
     return {
         "eventId": event_id,
         "eventType": event.event_type,
-        "origin": "webhook",
+        "provider": own.provider if own else "razorpay",
+        "origin": own.origin if own else "webhook",
         "status": status,
-        "rawBody": sample.encode(body),
+        "rawBody": own.raw if own else sample.encode(body),
         "refs": event.refs.document(),
         "receivedAt": NOW,
         "attempts": 1,
@@ -51,9 +61,11 @@ def after(order: dict[str, Any], *bodies: Any, taken: frozenset[str] = frozenset
     """The order when these bodies took effect on it, one after the other."""
     rows, ledger = [], []
     for number, body in enumerate(bodies, start=1):
-        event, expected = RAZORPAY.parse(sample.encode(body)), expectation(order, OrderSettings())
+        rows.append(row(f"E{number}", body))
+        event, expected = parse(rows[-1]), expectation(order, OrderSettings())
+        assert event is not None
         change = reduce(order["payment"], event.facts, expected, NOW, taken)
-        rows.append(row(f"E{number}", body, code="applied" if change else "already_applied"))
+        rows[-1]["outcome"]["code"] = "applied" if change else "already_applied"
         if change:
             cause = Cause(f"E{number}", event.event_type, "webhook").document()
             order["payment"].update({path.removeprefix("payment."): value for path, value in change.set.items()})
@@ -67,7 +79,7 @@ def after(order: dict[str, Any], *bodies: Any, taken: frozenset[str] = frozenset
 
 
 def story_of(records: Records, *, reveal: bool = False) -> Story:
-    return tell(records, partial(parsed, parse=RAZORPAY.parse), reveal=reveal)
+    return tell(records, parse, reveal=reveal)
 
 
 def why(records: Records) -> Verdict:
@@ -85,6 +97,30 @@ def waiting(body: Any, status: str, code: str, **changes: Any) -> Records:
 CAPTURED = sample.captured(1)
 LESS = sample.captured(1, amount=49_000)
 TWO_FAILED = (sample.failed(1, letter="A"), sample.failed(1, letter="B"))
+
+LINK = sample.link_id(1)
+
+
+def by_link(**payment: Any) -> dict[str, Any]:
+    return order(razorpayOrderId=None, **{"paymentLinkId": LINK, **payment})
+
+
+def paid_link(*payments: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return sample.link_paid(1, *payments, of=sample.link(1, accept_partial=True), order_id="order_Behind", **options)
+
+
+def decision(reason: str, state: Any, ref: str = A) -> Delivery:
+    fact = DecisionFact(reason, ref, state, by="asha", why="agreed by phone", at=1_790_000_900)
+    return review_delivery("ord1", fact)
+
+
+CALLBACK = callback_delivery(
+    RAZORPAY, {"order_id": sample.provider_order_id(1), "payment_id": A, "signature": "5" * 64}
+)
+PART = paid_link(sample.payment(1, amount=20_000, order_id="order_Behind"))
+REST = paid_link(sample.payment(1, letter="B", amount=29_900, created_at=sample.CREATED + 60), paid=49_900)
+ON_LINK = paid_link(sample.payment(1, order_id="order_Behind"))
+DECIDED_ON = "2026-09-21 14:28:20 UTC"
 
 SITUATIONS: Mapping[str, tuple[Records, str, str]] = {
     "paid": (after(order(), CAPTURED), "paid", f"Paid by {A} (upi) on {PAID_ON}: ₹499.00."),
@@ -116,7 +152,7 @@ SITUATIONS: Mapping[str, tuple[Records, str, str]] = {
     "no provider order": (
         after(order(razorpayOrderId=None)),
         "unconnected",
-        "Waiting: the order has no `payment.razorpayOrderId`, so no event can be found for it.",
+        f"Waiting: the order has no `payment.razorpayOrderId` and no `payment.paymentLinkId`; {ONLY_BY_NUMBER}.",
     ),
     "one failed": (
         after(order(), sample.failed(1)),
@@ -193,6 +229,109 @@ SITUATIONS: Mapping[str, tuple[Records, str, str]] = {
         "ignored_foreign_account",
         f"Not paid: event E9 ({A} captured, ₹499.00) was ignored: {FOREIGN}.",
     ),
+    "only a callback": (
+        after(order(), CALLBACK),
+        "confirming",
+        (
+            f"Confirming: the buyer came back with the provider's signature over {A}, "
+            "but no event has said yet that the money came."
+        ),
+    ),
+    "part paid": (
+        after(by_link(), PART),
+        "part_paid",
+        f"Part paid: ₹200.00 of ₹499.00 in 1 part ({A}); the rest has not come yet.",
+    ),
+    "part paid on a link that expired": (
+        after(by_link(), PART, sample.link_ended(1, accept_partial=True)),
+        "part_paid_link_ended",
+        f"Part paid: ₹200.00 of ₹499.00 in 1 part ({A}), and its payment link expired.",
+    ),
+    "part of another amount": (
+        after(by_link(amount=60_000), PART),
+        "part_paid_with_review",
+        f"Part paid: ₹200.00 of ₹600.00 in 1 part ({A}); something needs a look: link_amount_differs of {A} (₹200.00).",
+    ),
+    "paid in parts": (
+        after(by_link(), PART, REST),
+        "paid",
+        f"Paid by {A} (upi) on 2026-09-21 14:14:20 UTC: ₹499.00 in 2 parts.",
+    ),
+    "link expired": (
+        after(by_link(), sample.link_ended(1)),
+        "link_expired",
+        f"Not paid: payment link {LINK} expired before anybody paid.",
+    ),
+    "link cancelled": (
+        after(by_link(), sample.link_ended(1, "cancelled")),
+        "link_cancelled",
+        f"Not paid: payment link {LINK} was cancelled before anybody paid.",
+    ),
+    "paid on a link that ended": (
+        after(by_link(), sample.link_ended(1), ON_LINK),
+        "paid_after_link_ended",
+        f"Paid by {A} (upi) on {PAID_ON}: ₹499.00; its payment link expired.",
+    ),
+    "paid on a link that ended, and accepted": (
+        after(by_link(), sample.link_ended(1), ON_LINK, decision("paid_after_link_expired", "accepted")),
+        "paid",
+        f"Paid by {A} (upi) on {PAID_ON}: ₹499.00.",
+    ),
+    "waiting for terms": (
+        after(
+            by_link(),
+            stuck=[row("E9", sample.captured(1, amount=20_000), "parked", "waiting_for_terms", nextAttemptAt=DUE)],
+        ),
+        "waiting_for_terms",
+        f"Not paid yet: {A} brought ₹200.00 of ₹499.00, and the provider has not told yet whether that will do.",
+    ),
+    "terms that nobody told": (
+        after(by_link(), sample.captured(1, amount=20_000)),
+        "waiting_for_terms",
+        f"Not paid yet: {A} brought ₹200.00 of ₹499.00, and the provider has not told yet whether that will do.",
+    ),
+    "rejected": (
+        after(order(), LESS, decision("amount_mismatch", "rejected")),
+        "review_rejected",
+        f"Not paid: {A} brought ₹490.00; asha rejected it (amount_mismatch) on {DECIDED_ON}: agreed by phone.",
+    ),
+    "rejected, then failed again": (
+        after(order(), LESS, decision("amount_mismatch", "rejected"), sample.failed(1, letter="B")),
+        "review_rejected",
+        f"Not paid: {A} brought ₹490.00; asha rejected it (amount_mismatch) on {DECIDED_ON}: agreed by phone.",
+    ),
+    "accepted": (
+        after(order(), LESS, decision("amount_mismatch", "accepted")),
+        "paid",
+        f"Paid by {A} (upi) on {PAID_ON}: ₹490.00.",
+    ),
+    "two orders, and rejected": (
+        after(order(), CAPTURED, decision("payment_on_two_orders", "rejected"), taken=frozenset({A})),
+        "review_rejected",
+        f"Not paid: {A} brought ₹499.00; asha rejected it (payment_on_two_orders) on {DECIDED_ON}: agreed by phone.",
+    ),
+    "accepted, which completes nothing": (
+        after(order(), sample.captured(1, amount="499.00"), decision("amount_unreadable", "accepted")),
+        "review_accepted",
+        (
+            f"Not paid: {A} brought an unknown amount; asha accepted it (amount_unreadable) on {DECIDED_ON}: "
+            "agreed by phone."
+        ),
+    ),
+    "paid after cancelled, and rejected": (
+        after(order(status="cancelled"), CAPTURED, decision("paid_after_cancelled", "rejected")),
+        "review_rejected",
+        (
+            f"Money came after the shop set the order to cancelled: {A} paid ₹499.00; "
+            f"asha rejected it (paid_after_cancelled) on {DECIDED_ON}: agreed by phone."
+        ),
+    ),
+    "cancelled, and late on its link too": (
+        after(by_link(status="cancelled"), sample.link_ended(1), ON_LINK),
+        "paid_after_cancelled",
+        f"Money came after the shop set the order to cancelled: {A} paid ₹499.00.",
+    ),
+    "no event of its link": (after(by_link()), "no_event", f"Waiting: no event has arrived for {LINK}."),
     "nothing about money": (
         waiting(sample.event("payout.processed"), "ignored", "unknown_type"),
         "nothing_said",
@@ -272,7 +411,19 @@ def test_personal_data_is_told_only_when_it_is_to_be_revealed() -> None:
 
 @pytest.mark.parametrize("odd", [None, 7, "text", [], [7, None], [{"statuses": 7}], {"a": 1}, ObjectId(), NOW, True])
 def test_an_order_of_any_shape_has_a_story_and_a_page(odd: Any) -> None:
-    fields = ("status", "amount", "currency", "razorpayOrderId", "razorpayPaymentId", "attempts", "refunds", "review")
+    fields = (
+        "status",
+        "amount",
+        "currency",
+        "razorpayOrderId",
+        "razorpayPaymentId",
+        "attempts",
+        "refunds",
+        "review",
+        "links",
+        "refs",
+        "paymentLinkId",
+    )
     payment = dict.fromkeys((*fields, "amountPaid", "amountRefunded", "paidAt", "method"), odd)
     for stored in ({"_id": odd, "payment": odd}, {"_id": odd, "orderNumber": odd, "history": odd, "payment": payment}):
         readable = isinstance(stored["payment"], dict)
@@ -294,3 +445,40 @@ def test_a_page_holds_data_as_data_and_loads_nothing() -> None:
     assert not {"\x1b", "\u202e"} & set(html)
     assert "http://" not in html
     assert "https://" not in html
+
+
+def test_an_order_that_lost_its_status_only_is_named_too() -> None:
+    shop_order = order()
+    records = after(shop_order, CAPTURED)
+    shop_order["payment"]["status"] = "pending"
+    assert why(records).code == "overwritten"
+
+
+def test_links_learned_ids_callbacks_and_decisions_are_part_of_the_story() -> None:
+    records = after(by_link(), sample.link_ended(1), CALLBACK, ON_LINK, decision("paid_after_link_expired", "rejected"))
+    records.order["payment"]["refs"] = [{"provider": "razorpay", "kind": "order", "id": "order_Behind"}]
+    story = story_of(records)
+    (link,) = story.links
+    assert (link.link_id, link.status, link.statuses, str(link.sum)) == (LINK, "paid", ("expired", "paid"), "₹499.00")
+    assert [str(ref) for ref in story.order.refs] == ["order order_Behind"]
+    assert [(event.origin, [str(said) for said in event.says]) for event in story.events] == [
+        ("webhook", [f"{LINK} expired, ₹499.00"]),
+        ("callback", [f"{A} confirmed by the browser, with the provider's signature"]),
+        ("webhook", [f"{A} captured, ₹499.00", f"{LINK} paid, ₹499.00"]),
+        ("operator", [f"paid_after_link_expired of {A} rejected by asha: agreed by phone"]),
+    ]
+    (review,) = story.reviews
+    assert (review.state, review.by, review.why, review.open) == ("rejected", "asha", "agreed by phone", False)
+    document = story.document()
+    assert document["links"][0]["acceptPartial"] is True
+    assert document["reviews"][0]["closedAt"] == review.closed_at
+    html = page(story, verdict(story), NOW, revealed=False)
+    for word in ("Payment links", LINK, "Rejected by asha on", "review: nothing open", "Also known as", "operator"):
+        assert word in html
+
+
+def test_a_parked_event_says_what_it_waits_for() -> None:
+    parked = [row("E9", CAPTURED, "parked", code) for code in ("waiting_for_terms", "waiting_for_order")]
+    terms, of_order = (event.result for event in story_of(after(order(), stuck=parked)).events)
+    assert terms.startswith("parked: waits for the provider's terms since")
+    assert of_order.startswith("parked: waits for its order since")

@@ -120,6 +120,22 @@ def test_money_on_a_link_that_ended_completes_the_order_and_is_looked_at(end: st
     assert (part.status, part.reviews) == ("pending", {(f"paid_after_link_{end}", "pay_A")})
 
 
+def test_only_the_end_of_the_link_that_the_order_names_makes_money_late() -> None:
+    replaced = in_every_order(BY_LINK, [link("expired", "plink_Old"), fact("captured"), link("paid")])
+    assert (replaced.status, replaced.reviews) == ("completed", set())
+    nameless = in_every_order({}, [link("expired", "plink_Old"), fact("captured")])
+    assert nameless.reviews == {("paid_after_link_expired", "pay_A")}
+
+
+def test_money_on_the_shops_own_checkout_is_late_only_for_a_link_that_the_order_names() -> None:
+    """A shop may keep the link's own provider order as `razorpayOrderId`: rather one look too many than silence."""
+    checkout = fact("captured", order_id="order_A")
+    own = in_every_order({"razorpayOrderId": "order_A"}, [link("expired"), checkout])
+    assert (own.status, own.reviews) == ("completed", set())
+    both = in_every_order({**BY_LINK, "razorpayOrderId": "order_A"}, [link("expired"), checkout])
+    assert (both.status, both.reviews) == ("completed", {("paid_after_link_expired", "pay_A")})
+
+
 def test_a_link_over_another_amount_than_the_orders_is_looked_at_once_money_came() -> None:
     order = in_every_order(BY_LINK, [FIRST, link("partially_paid", amount=20_000)])
     assert (order.status, order.reviews) == ("pending", {("link_amount_differs", "pay_A")})
@@ -184,6 +200,14 @@ def test_an_accepted_review_completes_the_order_once_with_what_came(wrong: Any, 
     assert order.fulfilled == 1
 
 
+def test_money_of_an_order_that_expects_nothing_completes_it_when_accepted() -> None:
+    order, unknown = pending(), Expectation(None, "INR")
+    order.add(fact("captured"), expected=unknown)
+    change = order.add(decision("expected_amount_missing"), expected=unknown)
+    assert change is not None
+    assert (change.fulfil, order.status, order.payment["amountPaid"]) == (True, "completed", 49_900)
+
+
 def test_a_rejected_review_is_closed_and_moves_nothing() -> None:
     order = pending()
     order.add(fact("captured", amount=1))
@@ -229,3 +253,13 @@ def test_a_corrected_expectation_completes_the_order_and_closes_its_review() -> 
     assert (entry["state"], entry["by"]) == ("resolved", "the shop")
     assert order.add(fact("captured", amount=40_000), expected=Expectation(40_000, "INR")) is None
     assert EXPECTED.amount == 49_900
+
+
+def test_an_order_corrected_to_what_its_link_asks_is_complete_and_closes_that_review_too() -> None:
+    order = pending(**BY_LINK)
+    for each in (FIRST, link("paid", amount=20_000)):
+        order.add(each)
+    assert order.reviews == {("link_amount_differs", "pay_A")}
+    change = order.add(FIRST, expected=Expectation(20_000, "INR"))
+    assert change is not None
+    assert (order.status, change.fulfil, order.payment["review"][0]["state"]) == ("completed", True, "resolved")
