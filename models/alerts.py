@@ -20,6 +20,11 @@ ADVICE = {
     "notification_dead": "a notification cannot be delivered: see `paylatch notifications list --status dead`",
     "notifications_delayed": "a channel takes no messages; they are kept and tried again: look at its provider",
     "orders_collection_changed": "the orders collection was dropped or renamed: check what was done to it",
+    "stream_gap": "changes may have been missed; a sweep makes up for them: read what held the watcher up so long",
+    "stream_stalled": "the change stream brings nothing while the database moves: look at the watcher's log",
+    "checkpoint_delayed": "the watcher cannot store its place, so it reads no further: look at the database's writes",
+    "change_too_large": "a change over 16 MB was stepped past and its order swept: keep such fields out of orders",
+    "order_facts_lost": "an order lost a credited payment to a saved old copy; its events are evaluated again",
     "history_shortened": "an order lost entries of its payment history: somebody saved an old copy over it",
 }
 

@@ -51,6 +51,7 @@ class Watcher:
             "stopping": self.stop.is_set(),
             "the database does not answer": not self.clock.fresh,
             "the change stream does not answer": not self.leadership.healthy,
+            "the change stream stands still": self.leadership.stalled,
         }
         return [reason for reason, holds in checks.items() if holds]
 
@@ -83,7 +84,7 @@ async def watcher(settings: Settings, stop: asyncio.Event, *subscribers: Subscri
             for channel in channels(settings, db).values()
         ]
         outbox = Outbox(db, clock, settings.notifications, {sender.channel for sender in senders})
-        reader = Reader(db, clock, outbox, partial(_wake, senders), settings.watcher.checkpoint_interval, telemetry)
+        reader = Reader(db, clock, outbox, partial(_wake, senders), settings.watcher, telemetry)
         leadership = Leadership(
             LeaderLease(db, settings.watcher.leader_lease), reader, settings.watcher.drain, telemetry
         )

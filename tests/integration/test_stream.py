@@ -44,9 +44,9 @@ from tests.support.endpoint import endpoint
 from tests.support.mailbox import QUIET, email, mailbox
 from tests.support.server import server
 from tests.support.wait import eventually
+from watcher.ladder import pipeline
 from watcher.notices import Notice, notices
 from watcher.place import Place, PlaceKeeper
-from watcher.stream import pipeline
 
 pytestmark = QUIET
 
