@@ -1,4 +1,4 @@
-"""Does the stream bring what the database takes? A heartbeat of our own must arrive in it even while the shop is quiet."""
+"""Does the stream bring what the database takes? A heartbeat of our own must arrive in it while the shop is quiet."""
 
 from __future__ import annotations
 
