@@ -13,21 +13,8 @@ CAPTURE = "capture"
 
 
 async def make_due_again(db: Database, order: Mapping[str, Any], now: datetime) -> int:
-    """How many completed events of this order (`_id` and `payment` are read) are due now, to be evaluated anew.
-
-    The ledger names payments that the order itself may have lost.
-    """
-    payment = order.get("payment")
-    payment = payment if isinstance(payment, dict) else {}
-    credited = db.ledger.find({"orderId": order["_id"], "entryType": CAPTURE}, {"refId": 1})
-    payments = {entry["refId"] async for entry in credited} | _payment_ids(payment)
-    orders = _texts([payment.get("razorpayOrderId"), *(ref.get("id") for ref in _parts(payment, "refs"))])
-    links = _texts([payment.get("paymentLinkId")])
-    named = [
-        {f"refs.{name}": {"$in": sorted(ids)}}
-        for name, ids in (("orderId", orders), ("paymentId", payments), ("paymentLinkId", links))
-        if ids
-    ]
+    """How many completed events of this order (`_id` and `payment` are read) are due now, to be evaluated anew."""
+    named = await _named(db, order)
     if not named:
         return 0
     again = {"status": EventStatus.RECEIVED, "attempts": 0, "nextAttemptAt": now, "updatedAt": now}
@@ -36,6 +23,28 @@ async def make_due_again(db: Database, order: Mapping[str, Any], now: datetime) 
         {"$set": again, "$inc": {"requeues": 1}, "$unset": {"lease": ""}},
     )
     return result.modified_count
+
+
+async def under_way(db: Database, order: Mapping[str, Any]) -> bool:
+    """Whether a worker is evaluating an event of this order, and may have read the order as it was before."""
+    named = await _named(db, order)
+    busy = {"status": EventStatus.PROCESSING, "$or": named}
+    return bool(named) and await db.events.find_one(busy, {"_id": 1}) is not None
+
+
+async def _named(db: Database, order: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What an event of the order may name; the ledger knows payments that the order itself may have lost."""
+    payment = order.get("payment")
+    payment = payment if isinstance(payment, dict) else {}
+    credited = db.ledger.find({"orderId": order["_id"], "entryType": CAPTURE}, {"refId": 1})
+    payments = {entry["refId"] async for entry in credited} | _payment_ids(payment)
+    orders = _texts([payment.get("razorpayOrderId"), *(ref.get("id") for ref in _parts(payment, "refs"))])
+    links = _texts([payment.get("paymentLinkId")])
+    return [
+        {f"refs.{name}": {"$in": sorted(ids)}}
+        for name, ids in (("orderId", orders), ("paymentId", payments), ("paymentLinkId", links))
+        if ids
+    ]
 
 
 def _payment_ids(payment: Mapping[str, Any]) -> set[str]:

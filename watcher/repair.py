@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 from models.alerts import raise_alert
 from models.clock import ServerClock
 from models.database import Database
-from models.replay import CAPTURE, make_due_again
+from models.replay import CAPTURE, make_due_again, under_way
 from models.telemetry import Telemetry
 
 EXPECTATION = ("payment.amount", "payment.currency")
 CORRECTABLE = frozenset({"amount_mismatch", "currency_mismatch", "expected_amount_missing"})
 """Reasons of a review entry that another expectation can settle."""
 PAGE = 200
+PAUSES = (0.1, 0.2, 0.3, 0.4)
+"""Seconds between looks at an event under way. One that takes longer ends by its lease, and is evaluated anew then."""
 
 Order = Mapping[str, Any]
 
@@ -78,9 +81,19 @@ class Repair:
         found = ((order, credited.get(repr(order["_id"]), set())) for order in orders)
         return [(order, captures) for order, captures in found if captures - _captured(order)]
 
+    async def _again(self, order: Order) -> int:
+        """Make the order's events due; one that a worker is evaluating right now may have seen the order as it was."""
+        due = 0
+        for pause in PAUSES:
+            due += await make_due_again(self._db, order, self._clock.now())
+            if not await under_way(self._db, order):
+                break
+            self._telemetry.emit("order.under_way", order=str(order["_id"]))
+            await asyncio.sleep(pause)
+        return due
+
     async def _report(self, order: Order, missing: set[str]) -> None:
-        now = self._clock.now()
-        due = await make_due_again(self._db, order, now)
+        due, now = await self._again(order), self._clock.now()
         detail = f"without {', '.join(sorted(missing))}; {due} events are evaluated again"
         await raise_alert(self._db, self._telemetry, "order_facts_lost", str(order["_id"]), now, detail)
 
@@ -89,7 +102,7 @@ class Repair:
         review = payment.get("review") if isinstance(payment, dict) else None
         entries = [entry for entry in review if isinstance(entry, dict)] if isinstance(review, list) else []
         if any(entry.get("state") == "open" and entry.get("reason") in CORRECTABLE for entry in entries):
-            due = await make_due_again(self._db, order, self._clock.now())
+            due = await self._again(order)
             self._telemetry.emit("order.corrected", order=str(order["_id"]), events=due)
 
 
