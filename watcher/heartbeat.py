@@ -37,6 +37,7 @@ class Heartbeat:
         """When the oldest beat was written that has not arrived."""
         self._unsaved_since: float | None = None
         self._told: set[str] = set()
+        self._arrivals = 0
         self.proven = False
         """Whether a beat has arrived in this stream."""
 
@@ -48,6 +49,7 @@ class Heartbeat:
     def arrived(self) -> None:
         """The stream brought a beat."""
         self._missing_since, self.proven = None, True
+        self._arrivals += 1
         self._told.discard("stream_stalled")
 
     def read(self) -> None:
@@ -75,17 +77,14 @@ class Heartbeat:
             await self.alert("stream_stalled", "no heartbeat has arrived in it")
         if self._late(self._unsaved_since):
             await self.alert("checkpoint_delayed", "the place has not been stored for as long")
-        now, missing = self._clock.now(), self._missing_since
-        self._missing_since = missing or self._monotonic()  # before the write: the stream may be faster than its reply
-        try:
-            await self._db.heartbeat.update_one(
-                {"_id": HEARTBEAT},
-                {"$inc": {"beat": 1}, "$set": {"at": now, "updatedAt": now}, "$setOnInsert": {"createdAt": now}},
-                upsert=True,
-            )
-        except PyMongoError:
-            self._missing_since = missing
-            raise
+        now, arrivals = self._clock.now(), self._arrivals
+        await self._db.heartbeat.update_one(
+            {"_id": HEARTBEAT},
+            {"$inc": {"beat": 1}, "$set": {"at": now, "updatedAt": now}, "$setOnInsert": {"createdAt": now}},
+            upsert=True,
+        )
+        if self._arrivals == arrivals:  # the stream may be faster than the reply of the write
+            self._missing_since = self._missing_since or self._monotonic()
         return {}
 
     async def alert(self, kind: str, detail: str) -> None:

@@ -133,6 +133,8 @@ class Ladder:
             raise explained(error) from None
         if progress:
             self.stand(place)
+        elif self.rung is Rung.NOW and code is None:
+            self.stand(replace(self.place, cluster_time=place.cluster_time, seq=place.seq))  # a stall may be over soon
         elif self.rung is Rung.NOW:
             raise HistoryLost(
                 f"not even a new change stream can be read (code {code}): the server loses its history at once or "

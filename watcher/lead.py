@@ -1,4 +1,4 @@
-"""Be the one reader, or stand by to become it; an outage is waited out, a lost history ends the process."""
+"""Be the one reader, or stand by to become it; outages are waited out, only what an operator must mend ends it."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ from tests.support.daemon import (
 from tests.support.failpoints import failing
 from tests.support.mailbox import QUIET, email, mailbox
 from tests.support.oracle import agree
+from tests.support.processes import processes
 from tests.support.server import server
 from tests.support.wait import eventually
 from watcher.ladder import Ladder, pipeline
@@ -262,7 +263,11 @@ async def test_scenario_09_a_stream_that_stays_silent_is_told_and_given_up_for_a
         assert gaps(running) >= 1
         assert {alert["ref"] for alert in await alerts(db, "stream_gap")} == {"silent"}
         assert len(await alerts(db, "stream_stalled")) == 1
-        assert running.parts.not_ready() == []
+
+        async def ready() -> bool:
+            return running.parts.not_ready() == []
+
+        await eventually(ready, "a heartbeat has arrived in the new stream")
 
 
 @pytest.mark.asyncio
@@ -340,3 +345,27 @@ async def test_a_gap_is_announced_before_its_rows_are_made(db: Database, make_se
         running.parts.leadership._reader._sweeper._on_gap = on_gap
         await until_swept(running)
     assert told_of == [("another cluster", 0)]
+
+
+@pytest.mark.acceptance
+@pytest.mark.asyncio
+async def test_scenario_09_a_real_process_with_a_place_of_another_cluster_goes_on_and_says_so(
+    db: Database, make_settings: SettingsMaker, tmp_path: Path
+) -> None:
+    async with mailbox() as box, processes(make_settings(), db, box, tmp_path) as running:
+        await db.orders.insert_many([sample.order(number) for number in (1, 2)])
+        first = await running.watch()
+        await until_saved(db)
+        await record(db, 1)
+        await running.until_told("order:ord1:payment_completed:email:customer")
+        first.kill()
+        await first.process.wait()
+        await record(db, 2)
+        await of_another_cluster(db)
+        second = await running.watch()
+        await running.until_told("order:ord2:payment_completed:email:customer")
+        mail = ("payment_completed:email:customer",)
+        await agree(db, {"ord1": mail, "ord2": mail}, box)
+        assert second.process.returncode is None
+        (said,) = [line for line in second.lines() if line["event"] == "stream.gap"]
+        assert (said["reason"], said["level"]) == ("another cluster", "warning")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from tests.support.daemon import PAID, alerts, checkpoint, daemon, record, shop_
 from tests.support.failpoints import failing
 from tests.support.mailbox import QUIET
 from tests.support.oracle import agree
+from tests.support.server import server
 from tests.support.wait import eventually
 from watcher.heartbeat import Heartbeat
+from watcher.ladder import pipeline
 from watcher.place import Place, PlaceKeeper
 from watcher.stream import Reader
 
@@ -64,6 +67,34 @@ async def test_scenario_24_a_heartbeat_moves_the_checkpoint_of_a_quiet_shop_and_
         await db.orders.insert_one(sample.order(1, status="completed"))
         await agree(db, {"ord1": PAID})
         assert await alerts(db, "orders_collection_changed") == []
+
+
+@pytest.mark.asyncio
+async def test_scenario_24_a_quiet_shop_resumes_when_the_history_of_its_last_change_is_gone(
+    tmp_path: Path,
+) -> None:
+    short = ("--oplog-max-entries", "50", "--oplog-retention-seconds", "1")
+    with server(tmp_path, extra=short) as address:
+        async with shop_on(address, watcher={"leader_lease": 0.8, "heartbeat_interval": 0.1}) as (settings, db):
+            async with daemon(settings, db):
+                await db.orders.insert_one(sample.order(1, status="completed"))
+                await until_read(db)
+                last_change = (await checkpoint(db))["token"]
+
+                async def rolled_over() -> bool:
+                    await db.handle["elsewhere"].insert_many([{"n": number} for number in range(100)])
+                    try:
+                        async with await db.handle.watch(pipeline("orders"), start_after=last_change):
+                            return False
+                    except OperationFailure as error:
+                        return error.code == 286
+
+                await eventually(rolled_over, "the server has forgotten the last change")
+            async with daemon(settings, db) as second:
+                await db.orders.insert_one(sample.order(2, status="completed"))
+                await agree(db, {"ord1": PAID, "ord2": PAID})
+                assert second.events("stream.opened") == [{"epoch": 2, "resumed": True}]
+                assert second.events("stream.gap") == []
 
 
 @pytest.mark.asyncio
