@@ -124,8 +124,7 @@ class Ladder:
     def fall(self, error: Exception, place: Place, *, progress: bool) -> None:
         """Prepare the next opening after a failure; `place` is the checkpoint as it is now.
 
-        `progress` says whether the last opening brought anything: then this place is as good as it was before.
-
+        `progress` says whether the last opening brought anything: then this place is as good as the last one was.
         Raises the error, or what it says in one sentence, when another place would not help.
         """
         code = error.code if isinstance(error, OperationFailure) else None

@@ -12,11 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
-from pymongo.errors import PyMongoError
 
 from models.clock import ServerClock
 from models.database import Database, RawDocument
-from models.errors import Unavailable
 from models.telemetry import Telemetry
 from watcher.deadletters import DeadLetters
 from watcher.notices import Notice
@@ -136,8 +134,6 @@ class Sweeper:
     async def _understood(self, order: RawDocument, since: datetime, now: datetime) -> list[Notice]:
         try:
             return owed(order, since, now)
-        except (PyMongoError, Unavailable):
-            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others
             seen: dict[str, Any] = {"operationType": "sweep", "documentKey": {"_id": order["_id"]}}
             await self._dead_letters.keep(f"sweep:{order['_id']}", seen, type(error).__name__)
