@@ -32,6 +32,8 @@ from watcher.together import together
 
 BATCH = 200
 READ_AHEAD = 500
+FIRST_BATCH = 101
+"""Changes that come with the opening of a stream itself: they do not show that it can be read on."""
 
 
 class LeadershipLost(Exception):  # noqa: N818 - a finding, caught by the one caller
@@ -84,6 +86,8 @@ class Reader:
         self._heartbeat = Heartbeat(db, clock, settings.stalled_after, telemetry)
         self.last_reply: float | None = None
         """Monotonic time of the stream's last answer; None before the first."""
+        self._answers = 0
+        """Changes of this stream so far; an empty answer, to a question of its own, outweighs the first batch."""
 
     @property
     def stalled(self) -> bool:
@@ -115,6 +119,7 @@ class Reader:
                 resumed, place = ladder.resumes, await self._entered(ladder, term, newest)
                 self._telemetry.emit("stream.opened", epoch=term.epoch, resumed=resumed)
                 self._heartbeat.opened()
+                self._answers = 0
                 reads: asyncio.Queue[_Read | None] = asyncio.Queue(READ_AHEAD)
                 drained = asyncio.Event()
                 duties = (
@@ -152,7 +157,8 @@ class Reader:
             raise LeadershipLost
         too_large = isinstance(error, OperationFailure) and error.code == TOO_LARGE
         if not (too_large and await self._stepped_over(ladder, place, term)):
-            proven = self._heartbeat.proven if isinstance(error, StreamStalled) else place.seq != ladder.place.seq
+            read_on = self._answers > FIRST_BATCH and place.seq != ladder.place.seq
+            proven = self._heartbeat.proven if isinstance(error, StreamStalled) else read_on
             ladder.fall(error, place, progress=proven)
         code = error.code if isinstance(error, OperationFailure) else None
         self._telemetry.emit("stream.reopened", error=type(error).__name__, code=code)
@@ -192,12 +198,12 @@ class Reader:
         while not stop.is_set():
             try:
                 change = await stream.try_next()
-            except OperationFailure as error:
-                if error.code == TOO_LARGE:  # what was read before it is recorded first
-                    await reads.put(None)
-                    await drained.wait()
+            except OperationFailure:  # what was read before it is recorded first
+                await reads.put(None)
+                await drained.wait()
                 raise
             self.last_reply = time.monotonic()
+            self._answers += 1 if change is not None else FIRST_BATCH + 1
             if change is not None:
                 crash_point("watcher.change_received")
                 reached = max(reached, change["clusterTime"])
