@@ -32,10 +32,15 @@ ADVICE = {
     "ledger_unknown_to_provider": "money is booked here that the provider does not know: look REF up in its dashboard",
     "ledger_differs": "ledger and provider disagree about this money: `paylatch orders show REF`, then its dashboard",
     "reconcile_failed": "a round of reconciliation could not be done: the detail says why; it is tried again",
+    "stream_gap": "changes may have been missed; a sweep makes up for them: read what held the watcher up so long",
+    "stream_stalled": "the change stream brings nothing while the database moves: look at the watcher's log",
+    "checkpoint_delayed": "the watcher cannot store its place, so it reads no further: look at the database's writes",
+    "change_too_large": "a change over 16 MB was stepped past and its order swept: keep such fields out of orders",
+    "order_facts_lost": "an order lost a credited payment to a saved old copy; its events are evaluated again",
     "history_shortened": "an order lost entries of its payment history: somebody saved an old copy over it",
 }
 
-CONDITIONS = frozenset({"notifications_delayed"})
+CONDITIONS = frozenset({"notifications_delayed", "stream_stalled", "checkpoint_delayed", "reconcile_failed"})
 """Kinds that tell of something lasting: when it stops, nobody has to do anything any more."""
 QUIET_AFTER = timedelta(minutes=30)
 

@@ -55,6 +55,7 @@ class Database:
     notifications: Collection
     watcher_state: Collection
     dead_letters: Collection
+    heartbeat: Collection
     alerts: Collection
     audit_log: Collection
 
@@ -84,6 +85,7 @@ class Database:
             notifications=handle[names.notifications],
             watcher_state=handle[names.watcher_state],
             dead_letters=handle[names.watcher_dead_letters],
+            heartbeat=handle[names.watcher_heartbeat],
             alerts=handle[names.alerts],
             audit_log=handle[names.audit_log],
         )

@@ -246,7 +246,7 @@ class InAppNotification(Stored):
 
 
 class WatcherState(Document):
-    """The watcher's place: `checkpoint`, `leader`, `baseline`."""
+    """The watcher's place: `checkpoint`, `leader`, `baseline`, `gap`, `sweep`; `settled:…` per order paid before it."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow")
 
@@ -270,6 +270,20 @@ class WatcherDeadLetter(Stored):
 
         name = "watcher_dead_letters"
         indexes: ClassVar = [IndexModel([("createdAt", ASCENDING)])]
+
+
+class WatcherHeartbeat(Document):
+    """What the reader writes for itself to read: it proves that the stream brings changes while the shop is quiet."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow")
+
+    id: str = Field(alias="_id")  # type: ignore[assignment]  # our own business key
+
+    class Settings:
+        """Collection and indexes."""
+
+        name = "watcher_heartbeat"
+        indexes: ClassVar[list[IndexModel]] = []
 
 
 class Alert(Stored):
@@ -319,6 +333,7 @@ DOCUMENTS: dict[str, type[Document]] = {
     "notifications": InAppNotification,
     "watcher_state": WatcherState,
     "watcher_dead_letters": WatcherDeadLetter,
+    "watcher_heartbeat": WatcherHeartbeat,
     "alerts": Alert,
     "audit_log": AuditEntry,
 }

@@ -4,7 +4,7 @@ PayLatchError
 ├── SettingsError            a setting is missing or wrong               -> the process does not start (exit 2)
 │   └── CredentialsRefused   the provider does not take our API key
 ├── DatabaseUnfit            no replica set, indexes missing, ...        -> the process does not start (exit 3)
-├── HistoryLost              the change stream cannot be continued       -> the watcher ends (exit 4)
+├── HistoryLost              not even a new change stream can be read    -> the watcher ends (exit 4)
 ├── Retryable                the world failed us; try again later
 │   ├── LeaseLost            somebody else holds the row now: leave no effect
 │   ├── PreconditionMissed   the order changed between read and write
@@ -42,7 +42,7 @@ class DatabaseUnfit(PayLatchError):  # noqa: N818 - states what is wrong, as the
 
 
 class HistoryLost(PayLatchError):  # noqa: N818
-    """The change stream's position is no longer in the server's history."""
+    """No change stream can be read, not even a new one from now on."""
 
 
 class Retryable(PayLatchError):  # noqa: N818

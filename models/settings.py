@@ -89,6 +89,7 @@ class CollectionNames(Section):
     notifications: str = "notifications"
     watcher_state: str = "watcher_state"
     watcher_dead_letters: str = "watcher_dead_letters"
+    watcher_heartbeat: str = "watcher_heartbeat"
     alerts: str = "alerts"
     audit_log: str = "audit_log"
 
@@ -281,6 +282,11 @@ class WatcherSettings(Section):
     private_port: Port = 9081
     leader_lease: Seconds = 10.0
     checkpoint_interval: Seconds = 0.2
+    sweep_interval: Seconds = 900.0
+    """Between two comparisons of the orders that changed lately with what was told of them."""
+    heartbeat_interval: Seconds = 30.0
+    stalled_after: Seconds = 90.0
+    """Without any heartbeat arriving the stream counts as standing still; several heartbeats long."""
     poll_interval: Seconds = 2.0
     drain: Seconds = 8.0
 

@@ -33,7 +33,7 @@ app = App(
     help="Payment webhooks that take effect exactly once, and notifications that are never lost.\n\n"
     "Settings come from the environment, `.env`, `paylatch.toml` or a secrets folder; `.env.example` lists them all. "
     "Exit codes: 0 done, 1 refused or not all well, 2 a setting or an argument is wrong, 3 the database lacks "
-    "something, 4 the change stream's history is lost, 5 the database or the provider's API cannot be reached.",
+    "something, 4 no change stream can be read, 5 the database or the provider's API cannot be reached.",
 )
 app.command("scripts.serve:serve", name="serve")
 app.command("scripts.watch:watch", name="watch")

@@ -20,6 +20,7 @@ from models.indexes import require_indexes
 from models.private_port import PrivatePort, Reasons, listening
 from models.settings import Settings
 from models.telemetry import Subscriber, Telemetry
+from watcher.cap import impose
 from watcher.channels.registry import CHANNELS, channels, unconfigured
 from watcher.dispatch import Dispatcher, SendingReaper
 from watcher.lead import Leadership
@@ -52,6 +53,7 @@ class Watcher:
             "stopping": self.stop.is_set(),
             "the database does not answer": not self.clock.fresh,
             "the change stream does not answer": not self.leadership.healthy,
+            "the change stream stands still": self.leadership.stalled,
         }
         return [reason for reason, holds in checks.items() if holds]
 
@@ -86,7 +88,8 @@ async def watcher(settings: Settings, stop: asyncio.Event, *subscribers: Subscri
         for sender in senders:
             metrics.breaker.labels(sender.channel).set(0)
         outbox = Outbox(db, clock, settings.notifications, {sender.channel for sender in senders})
-        reader = Reader(db, clock, outbox, partial(_wake, senders), settings.watcher.checkpoint_interval, telemetry)
+        wake, cap = partial(_wake, senders), partial(impose, db)
+        reader = Reader(db, clock, outbox, wake, settings.watcher, telemetry, cap)
         leadership = Leadership(
             LeaderLease(db, settings.watcher.leader_lease), reader, settings.watcher.drain, telemetry
         )

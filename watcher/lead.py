@@ -1,4 +1,4 @@
-"""Be the one reader, or stand by to become it; an outage is waited out, a lost history ends the process."""
+"""Be the one reader, or stand by to become it; outages are waited out, only what an operator must mend ends it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from models.errors import DatabaseUnfit, HistoryLost
 from models.telemetry import Telemetry
 from watcher.leader import LeaderLease
 from watcher.stream import LeadershipLost, Reader, StreamEnded
+from watcher.together import settle
 
 LONGEST_PAUSE = 30.0
 RELEASE_WITHIN = 2.0
@@ -35,6 +36,11 @@ class Leadership:
         """Whether the stream, or the leader lease of a standby, answered lately."""
         answered = self._reader.last_reply if self.leading else self._asked
         return answered is not None and time.monotonic() - answered < SILENT_AFTER
+
+    @property
+    def stalled(self) -> bool:
+        """Whether this instance reads a stream that brings nothing although the server moves."""
+        return self.leading and self._reader.stalled
 
     async def run(self, stop: asyncio.Event) -> None:
         """Lead or stand by until stopped. Raises `HistoryLost` or `DatabaseUnfit`, which an operator must end."""
@@ -70,7 +76,7 @@ class Leadership:
             await asyncio.wait((reading, renewing, overdue), return_when=asyncio.FIRST_COMPLETED)
             for task in (reading, renewing):
                 if task.done():
-                    task.result()
+                    settle(task)
         finally:
             self.leading = False
             await cancelled(reading, renewing, overdue)

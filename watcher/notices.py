@@ -78,7 +78,7 @@ def notices(change: Mapping[str, Any]) -> list[Notice]:
     told = [notice for entry in pushed if (notice := _of_entry(order_id, entry, at))]
     if pushed and (change["operationType"] == "update" or any(entry.get("to") == status for entry in pushed)):
         return told
-    notice = _of_foreign_status(order_id, status, at)
+    notice = of_foreign_status(order_id, status, at)
     return [*told, notice] if notice else told
 
 
@@ -115,10 +115,15 @@ def _pushed(change: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _shown_entries(fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """A first push arrives as the whole array, later ones as `history.<place>`."""
     for path, value in fields.items():
-        if path == "history" and isinstance(value, list):
-            yield from (entry for entry in value if _is_entry(entry))
+        if path == "history":
+            yield from entries(value)
         elif _HISTORY_ENTRY.fullmatch(path) and _is_entry(value):
             yield value
+
+
+def entries(history: object) -> list[Mapping[str, Any]]:
+    """The entries of ours in an order's history; the shop may have its own there."""
+    return [entry for entry in history if _is_entry(entry)] if isinstance(history, list) else []
 
 
 def _is_entry(value: object) -> bool:
@@ -154,7 +159,8 @@ def _status_in(payment: object) -> object:
     return payment.get("status") if isinstance(payment, dict) else None
 
 
-def _of_foreign_status(order_id: object, status: object, at: datetime) -> Notice | None:
+def of_foreign_status(order_id: object, status: object, at: datetime) -> Notice | None:
+    """What a status means that the merchant's own code wrote."""
     ours = order_status(status)
     if ours is OrderStatus.COMPLETED:
         return Notice("payment_completed", order_id, (), at, foreign=True)

@@ -17,6 +17,8 @@ WARNINGS = frozenset(
     {
         "duty.failed",
         "stream.failed",
+        "stream.gap",
+        "stream.reopened",
         "leader.lost",
         "notification.not_recorded",
         "render.template_failed",
@@ -59,6 +61,9 @@ class WatcherMetrics:
         self._lag = _Lag()
         registry.register(self._lag)
         self._changes = Counter("paylatch_watcher_changes", "Changes of orders read.", registry=registry)
+        self._gaps = Counter(
+            "paylatch_stream_gaps", "Times that changes may have been missed and a sweep made up.", registry=registry
+        )
         self._rows = Counter("paylatch_notifications_owed", "Rows added to the outbox.", registry=registry)
         self._handled = Counter(
             "paylatch_notifications_handled",
@@ -80,6 +85,8 @@ class WatcherMetrics:
                 self._changes.inc(fields["changes"])
                 self._rows.inc(fields["rows"])
                 self._lag.seconds["recorded"] = fields["lag"]
+            case "stream.gap":
+                self._gaps.inc()
             case "notification.handled":
                 self._handled.labels(fields["channel"], fields["outcome"]).inc()
                 if fields["outcome"] == RowStatus.SENT:

@@ -34,18 +34,34 @@ class Outbox:
         self._routes = _usable(settings.effective_routes, channels)
         self._expire_after = timedelta(seconds=settings.expire_after)
 
-    async def add(self, notices: Iterable[Notice], since: datetime) -> int:
+    async def add(self, notices: Iterable[Notice], since: datetime, *, gap: bool = False) -> int:
         """Store a row per notice, recipient and channel; the number of new ones. Facts from before `since` are no news.
 
-        Raises a driver's error or `Unavailable` when it is not certain that all rows are stored.
+        `gap` marks rows that a sweep made up for. Raises a driver's error or `Unavailable` when it is not certain that
+        all rows are stored.
         """
-        rows = [row for notice in notices if notice.fact_at >= since - OPEN_AT_START for row in self._rows(notice)]
+        return await self._insert(self._news(notices, since, gap=gap))
+
+    async def add_missing(self, notices: Iterable[Notice], since: datetime, *, gap: bool) -> int:
+        """As `add`, for notices most of which have their rows: those are looked up first, not written in vain."""
+        rows = self._news(notices, since, gap=gap)
+        if not rows:
+            return 0
+        keys = {"key": {"$in": [row["key"] for row in rows]}}
+        stored = {row["key"] async for row in self._db.notification_log.find(keys, {"key": 1})}
+        return await self._insert([row for row in rows if row["key"] not in stored])
+
+    def _news(self, notices: Iterable[Notice], since: datetime, *, gap: bool) -> list[RawDocument]:
+        news = (notice for notice in notices if notice.fact_at >= since - OPEN_AT_START)
+        return [{**row, "gap": True} if gap else row for notice in news for row in self._rows(notice)]
+
+    async def _insert(self, rows: list[RawDocument]) -> int:
         if not rows:
             return 0
         try:
             await self._db.notification_log.insert_many(rows, ordered=False)
         except BulkWriteError as error:
-            return len(rows) - _duplicates(error)
+            return len(rows) - only_duplicates(error)
         return len(rows)
 
     def _rows(self, notice: Notice) -> list[RawDocument]:
@@ -85,7 +101,7 @@ def _usable(routes: Routes, channels: Collection[str]) -> Mapping[str, Mapping[s
     }
 
 
-def _duplicates(error: BulkWriteError) -> int:
+def only_duplicates(error: BulkWriteError) -> int:
     """How many rows were there already, which is success; anything else the server said is raised."""
     details: Mapping[str, Any] = error.details or {}
     problems = details.get("writeErrors", [])

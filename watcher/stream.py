@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-import bson.json_util
 from bson import Timestamp
 from pymongo.asynchronous.change_stream import AsyncChangeStream
 from pymongo.errors import OperationFailure, PyMongoError
@@ -18,24 +17,23 @@ from models.alerts import raise_alert
 from models.clock import ServerClock
 from models.crash import crash_point
 from models.database import Database, RawDocument
-from models.errors import DatabaseUnfit, HistoryLost, Unavailable
+from models.duties import Repeated, repeating
+from models.settings import WatcherSettings
 from models.telemetry import Telemetry
-from watcher.notices import Notice, moment, notices, shortened
+from watcher.deadletters import DeadLetters
+from watcher.heartbeat import Heartbeat
+from watcher.ladder import TOO_LARGE, Ladder, Rung, StreamStalled, explained, fingerprint, pipeline, slim
 from watcher.outbox import Outbox
 from watcher.place import Baseline, Place, PlaceKeeper, cluster_time
-from watcher.wake import Waker
+from watcher.record import Recorder
+from watcher.repair import Repair
+from watcher.sweep import OnGap, Sweeper, unlimited
+from watcher.together import together
 
-MAX_AWAIT_MS = 500
 BATCH = 200
 READ_AHEAD = 500
-HELD_BACK = 60
-"""Seconds by which the stored cluster time of a quiet stream stays behind: an answer without changes may be older than
-the server's newest operations, and reading a minute again is harmless."""
-_BAD_TOKEN = frozenset({9, 40647, 40649, 50796, 50811})
-_HISTORY_LOST = frozenset({286, 280, 260, 40585, 10334}) | _BAD_TOKEN
-_UNFIT = {13: "may not read change streams: grant it `changeStream` and `find`", 40573: "is no replica set"}
-_WRITES = frozenset({"insert", "update", "replace"})
-_COLLECTION_GONE = frozenset({"drop", "rename", "dropDatabase", "invalidate"})
+FIRST_BATCH = 101
+"""Changes that come with the opening of a stream itself: they do not show that it can be read on."""
 
 
 class LeadershipLost(Exception):  # noqa: N818 - a finding, caught by the one caller
@@ -55,35 +53,13 @@ class _Read:
     cluster_time: Timestamp
 
 
-def pipeline(orders: str) -> list[dict[str, Any]]:
-    """Only facts that can never change are matched, so the stream can always be resumed.
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One leadership: its epoch, what is no news, and the leader's wish to stop."""
 
-    A rename onto the orders collection carries its source's name in `ns` and ours in `to`.
-    """
-    kinds = ["insert", "update", "replace", "drop", "rename"]
-    ours = {"$or": [{"ns.coll": {"$in": [orders]}}, {"to.coll": {"$in": [orders]}}], "operationType": {"$in": kinds}}
-    return [
-        {"$match": {"$or": [ours, {"operationType": {"$in": ["dropDatabase", "invalidate"]}}]}},
-        {
-            "$project": {
-                "_id": 1,
-                "ns": 1,
-                "to": 1,
-                "operationType": 1,
-                "documentKey": 1,
-                "clusterTime": 1,
-                "wallTime": 1,
-                "updateDescription": 1,
-                "fullDocument.history": 1,
-                "fullDocument.payment": 1,
-            },
-        },
-    ]
-
-
-def fingerprint(stages: Sequence[Mapping[str, Any]]) -> str:
-    """A token belongs to the pipeline it was made with; this tells whether it is still the same."""
-    return hashlib.sha256(bson.json_util.dumps(stages, sort_keys=True).encode()).hexdigest()[:16]
+    epoch: int
+    baseline: Baseline
+    stop: asyncio.Event
 
 
 class Reader:
@@ -95,16 +71,28 @@ class Reader:
         clock: ServerClock,
         outbox: Outbox,
         on_rows: Callable[[], None],
-        checkpoint_interval: float,
+        settings: WatcherSettings,
         telemetry: Telemetry,
+        on_gap: OnGap = unlimited,
     ) -> None:
-        self._db, self._clock, self._outbox, self._on_rows = db, clock, outbox, on_rows
-        self._interval, self._telemetry = checkpoint_interval, telemetry
-        self._waker = Waker(db, clock)
-        self._pipeline = pipeline(db.orders.name)
+        self._db, self._clock, self._settings, self._telemetry = db, clock, settings, telemetry
+        self._names = db.orders.name, db.heartbeat.name
+        self._pipeline = pipeline(*self._names)
         self._keeper = PlaceKeeper(db, clock, fingerprint(self._pipeline))
+        self._dead_letters = DeadLetters(db, clock, telemetry)
+        repair = Repair(db, clock, telemetry)
+        self._sweeper = Sweeper(db, clock, outbox, repair, settings.sweep_interval, telemetry, on_gap)
+        self._recorder = Recorder(db, clock, outbox, self._sweeper, repair, on_rows, telemetry)
+        self._heartbeat = Heartbeat(db, clock, settings.stalled_after, telemetry)
         self.last_reply: float | None = None
         """Monotonic time of the stream's last answer; None before the first."""
+        self._answers = 0
+        """Changes of this stream so far; an empty answer, to a question of its own, outweighs the first batch."""
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the stream brings nothing although the server moves."""
+        return self._heartbeat.stalled
 
     async def run(self, epoch: int, stop: asyncio.Event) -> None:
         """Read until stopped.
@@ -112,55 +100,135 @@ class Reader:
         Raises `LeadershipLost`, `StreamEnded`, `HistoryLost`, `DatabaseUnfit`, or a driver's error (start again).
         """
         baseline = await self._keeper.baseline()
+        self._sweeper.baseline = baseline.at
+        await self._sweeper.settled.take_stock()
         place = await self._keeper.adopt(epoch, baseline)
-        reads: asyncio.Queue[_Read | None] = asyncio.Queue(READ_AHEAD)
+        term = _Term(epoch, baseline, stop)
+        ladder = Ladder(self._db, self._pipeline, place, await self._keeper.doubt(place))
         try:
-            async with await self._open(place) as stream, asyncio.TaskGroup() as group:
-                self._telemetry.emit("stream.opened", epoch=epoch, resumed=place.token is not None)
-                group.create_task(self._follow(stream, reads, place.cluster_time, stop))
-                group.create_task(self._record(reads, place, epoch, baseline))
-        except BaseExceptionGroup as group_error:
-            raise _explained(_first(group_error)) from None
-        except OperationFailure as error:  # at opening
-            raise _explained(error) from None
+            while not stop.is_set():
+                await self._read(ladder, term)
+        except OperationFailure as error:
+            raise explained(error) from None
 
-    async def _open(self, place: Place) -> AsyncChangeStream[RawDocument]:
-        """After the token where there is one that fits this pipeline, else from the cluster time."""
-        token = place.token if isinstance(place.token, Mapping) else {}  # the driver takes an empty one for "from now"
-        usable = bool(token) and place.pipeline_hash == fingerprint(self._pipeline)
-        where: dict[str, Any] = {"start_after": token} if usable else {"start_at_operation_time": place.cluster_time}
-        return await self._db.handle.watch(self._pipeline, max_await_time_ms=MAX_AWAIT_MS, **where)
+    async def _read(self, ladder: Ladder, term: _Term) -> None:
+        """Read from the ladder's place until stopped; when that place is of no use, step on and return."""
+        try:
+            newest = await cluster_time(self._db)
+            async with await ladder.open() as stream:
+                resumed, place = ladder.resumes, await self._entered(ladder, term, newest)
+                self._telemetry.emit("stream.opened", epoch=term.epoch, resumed=resumed)
+                self._heartbeat.opened()
+                self._answers = 0
+                reads: asyncio.Queue[_Read | None] = asyncio.Queue(READ_AHEAD)
+                drained = asyncio.Event()
+                duties = (
+                    Repeated(self._sweeper, self._sweeper.every, self._sweeper.wake),
+                    Repeated(self._heartbeat, self._settings.heartbeat_interval),
+                )
+                async with repeating(self._telemetry, *duties):
+                    await together(
+                        self._follow(stream, reads, place.cluster_time, drained, term.stop),
+                        self._record(reads, place, drained, term),
+                    )
+        except (OperationFailure, StreamStalled) as error:
+            await self._step_on(error, ladder, term)
+
+    async def _entered(self, ladder: Ladder, term: _Term, newest: Timestamp) -> Place:
+        """The stream is open: note what it may have missed before the checkpoint can move past it."""
+        place, why = ladder.place, ladder.unsure
+        if why is None:
+            return place
+        now = self._clock.now()
+        since = min(now, datetime.fromtimestamp(place.cluster_time.time or newest.time, UTC))
+        if ladder.gap:
+            await raise_alert(self._db, self._telemetry, "stream_gap", why, now, f"nothing is certain since {since}")
+        await self._sweeper.owe(since, why, gap=ladder.gap is not None)
+        if ladder.rung is Rung.NOW:
+            place = Place(None, newest, place.seq + 1, None)
+            await self._save(place, term)
+        ladder.entered(place)
+        return place
+
+    async def _step_on(self, error: OperationFailure | StreamStalled, ladder: Ladder, term: _Term) -> None:
+        """Past a change that is too large, else one rung down; raises what neither can help."""
+        place = await self._keeper.current()
+        if place is None:
+            raise LeadershipLost
+        too_large = isinstance(error, OperationFailure) and error.code == TOO_LARGE
+        if not (too_large and await self._stepped_over(ladder, place, term)):
+            read_on = self._answers > FIRST_BATCH and place.seq != ladder.place.seq
+            proven = self._heartbeat.proven if isinstance(error, StreamStalled) else read_on
+            ladder.fall(error, place, progress=proven)
+        code = error.code if isinstance(error, OperationFailure) else None
+        self._telemetry.emit("stream.reopened", error=type(error).__name__, code=code)
+
+    async def _stepped_over(self, ladder: Ladder, place: Place, term: _Term) -> bool:
+        """Read the next change without its content, keep it aside, sweep its order; False when there is none."""
+        if place.seq != ladder.place.seq:
+            ladder.stand(place)
+        try:
+            async with await ladder.beside(slim(*self._names)) as stream:
+                while (change := await stream.try_next()) is not None and self._ours(change) is None:
+                    pass  # a heartbeat is never too large
+        except OperationFailure:
+            return False
+        if change is None or "documentKey" not in change or change["ns"]["coll"] != self._db.orders.name:
+            return False
+        order_id = change["documentKey"]["_id"]
+        since = datetime.fromtimestamp(change["clusterTime"].time, UTC)
+        await self._sweeper.sweep_one(order_id, since)
+        await self._dead_letters.keep(
+            str(change["_id"].get("_data")), change, "ChangeTooLarge", "change_too_large", str(order_id)
+        )
+        beyond = Place(change["_id"], change["clusterTime"], place.seq + 1, fingerprint(self._pipeline))
+        await self._save(beyond, term)
+        ladder.stand(beyond)
+        return True
 
     async def _follow(
         self,
         stream: AsyncChangeStream[RawDocument],
         reads: asyncio.Queue[_Read | None],
         reached: Timestamp,
+        drained: asyncio.Event,
         stop: asyncio.Event,
     ) -> None:
         """Hand every answer on. The server bounds the waits: cancelling `try_next` would close the stream for good."""
-        before = await cluster_time(self._db)
         while not stop.is_set():
-            change = await stream.try_next()
+            try:
+                change = await stream.try_next()
+            except OperationFailure:  # what was read before it is recorded first
+                await reads.put(None)
+                await drained.wait()
+                raise
             self.last_reply = time.monotonic()
+            self._answers += 1 if change is not None else FIRST_BATCH + 1
             if change is not None:
                 crash_point("watcher.change_received")
                 reached = max(reached, change["clusterTime"])
-                await reads.put(_Read(change, change["_id"], reached))
+                await reads.put(_Read(self._ours(change), change["_id"], reached))
             elif not stream.alive:
                 raise StreamEnded
             else:
-                reached = max(reached, Timestamp(before.time - HELD_BACK, 0))
                 await reads.put(_Read(None, stream.resume_token, reached))
-                before = await cluster_time(self._db)
+                await self._check_stall()
         await reads.put(None)
 
+    def _ours(self, change: RawDocument) -> RawDocument | None:
+        """The change, unless it is only our own heartbeat, which has arrived."""
+        if (change.get("ns") or {}).get("coll") != self._db.heartbeat.name or "to" in change:
+            return change
+        self._heartbeat.arrived()
+        return None
+
+    async def _check_stall(self) -> None:
+        if self._heartbeat.missing:
+            await self._heartbeat.alert("stream_stalled", "no heartbeat has arrived in it; it is opened anew")
+            raise StreamStalled
+
     async def _record(
-        self,
-        reads: asyncio.Queue[_Read | None],
-        place: Place,
-        epoch: int,
-        baseline: Baseline,
+        self, reads: asyncio.Queue[_Read | None], place: Place, drained: asyncio.Event, term: _Term
     ) -> None:
         """Rows first, then the checkpoint, at most every interval; the last batch is always checkpointed."""
         seq, saved = place.seq, 0.0
@@ -169,63 +237,28 @@ class Reader:
         while more:
             batch, more = await _gather(reads)
             if batch:
-                await self._store([read.change for read in batch if read.change is not None], baseline)
+                self._heartbeat.read()
+                await self._recorder.store([read.change for read in batch if read.change is not None], term.baseline)
                 crash_point("watcher.rows_inserted")
                 unsaved = batch[-1]
-            if unsaved is None or (more and time.monotonic() - saved < self._interval):
+            if unsaved is None or (more and time.monotonic() - saved < self._settings.checkpoint_interval):
                 continue
             seq, saved = seq + 1, time.monotonic()
-            if not await self._keeper.save(epoch, Place(unsaved.token, unsaved.cluster_time, seq, None)):
-                raise LeadershipLost
+            await self._save(Place(unsaved.token, unsaved.cluster_time, seq, None), term)
             unsaved = None
             crash_point("watcher.checkpoint_saved")
+        drained.set()
 
-    async def _store(self, changes: Sequence[RawDocument], baseline: Baseline) -> None:
-        if not changes:
-            return
-        owed: list[Notice] = []
-        for change in changes:
-            owed += await self._understood(change)
-        new = await self._outbox.add(owed, baseline.at)
-        if new:
-            self._on_rows()
-        woken = await self._waker.wake(change for change in changes if change["operationType"] in _WRITES)
-        lag = self._clock.now() - moment(changes[-1])
-        self._telemetry.emit(
-            "changes.recorded", changes=len(changes), rows=new, woken=woken, lag=max(0.0, lag.total_seconds())
-        )
-
-    async def _understood(self, change: RawDocument) -> list[Notice]:
-        """The change's notices. One that cannot be understood is kept aside and the stream goes on."""
+    async def _save(self, place: Place, term: _Term) -> None:
+        """Move the checkpoint. Raises `LeadershipLost`, or a driver's error after an alert."""
         try:
-            if change["operationType"] in _COLLECTION_GONE:
-                await self._alert("orders_collection_changed", change["operationType"], change)
-                return []
-            if shortened(change):
-                await self._alert("history_shortened", str(change["documentKey"]["_id"]), change)
-            return notices(change)
-        except (PyMongoError, Unavailable):
-            raise  # the database's trouble, not the change's: nothing may be skipped
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others
-            await self._set_aside(change, error)
-            return []
-
-    async def _set_aside(self, change: RawDocument, error: Exception) -> None:
-        now, token = self._clock.now(), str(change["_id"].get("_data"))
-        document = {
-            "operation": str(change.get("operationType")),
-            "documentKey": change.get("documentKey"),
-            "token": change["_id"],
-            "error": type(error).__name__,
-            "createdAt": now,
-            "updatedAt": now,
-        }
-        await self._db.dead_letters.update_one({"_id": token}, {"$setOnInsert": document}, upsert=True)
-        await self._alert("change_unreadable", token[-24:], change)
-
-    async def _alert(self, kind: str, ref: str, change: RawDocument) -> None:
-        detail = f"{change.get('operationType')} at {moment(change).isoformat()}"
-        await raise_alert(self._db, self._telemetry, kind, ref, self._clock.now(), detail)
+            saved = await self._keeper.save(term.epoch, place)
+        except PyMongoError:
+            await self._heartbeat.alert("checkpoint_delayed", "the place could not be stored")
+            raise
+        if not saved:
+            raise LeadershipLost
+        self._heartbeat.saved()
 
 
 async def _gather(reads: asyncio.Queue[_Read | None]) -> tuple[list[_Read], bool]:
@@ -238,25 +271,3 @@ async def _gather(reads: asyncio.Queue[_Read | None]) -> tuple[list[_Read], bool
             return batch, True
         read = reads.get_nowait()
     return batch, False
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What the first of two tasks ended with; the other was cancelled because of it."""
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-def _explained(error: BaseException) -> BaseException:
-    """A code the operator must act on becomes one sentence; any other error stays, and the stream is opened again."""
-    if not isinstance(error, OperationFailure):
-        return error
-    if error.code in _HISTORY_LOST:
-        return HistoryLost(
-            f"the change stream cannot go on from the stored checkpoint (code {error.code}): its history is gone from "
-            "the server or its token is damaged, so changes may have been missed; enlarge the oplog, then delete "
-            "`checkpoint` and `baseline` from watcher_state to start from now, and look through the orders changed "
-            "since the checkpoint's time",
-        )
-    if error.code in _UNFIT:
-        return DatabaseUnfit(f"the watcher's database user or server {_UNFIT[error.code]} (code {error.code})")
-    return error

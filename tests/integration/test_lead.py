@@ -74,6 +74,6 @@ async def test_a_reader_that_hangs_does_not_hold_up_a_stop_and_the_lease_is_rele
 
 
 @pytest.mark.asyncio
-async def test_a_lost_history_ends_the_process(db: Database) -> None:
+async def test_a_server_that_gives_no_stream_ends_the_process(db: Database) -> None:
     with pytest.raises(HistoryLost):
         await leadership(db, Reader(HistoryLost("gone"))).run(asyncio.Event())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pymongo.errors import ServerSelectionTimeoutError
 
 from models.database import Database, database
 from models.errors import DatabaseUnfit, HistoryLost
+from models.settings import Settings
 from scripts.embedded import free_port, uri
 from tests.conftest import SettingsMaker
 from tests.support import sample
@@ -41,12 +41,12 @@ from tests.support.daemon import (
     until_told,
 )
 from tests.support.endpoint import endpoint
+from tests.support.failpoints import failing, failing_server
 from tests.support.mailbox import QUIET, email, mailbox
-from tests.support.server import server
 from tests.support.wait import eventually
+from watcher.ladder import pipeline
 from watcher.notices import Notice, notices
-from watcher.place import Place, PlaceKeeper
-from watcher.stream import pipeline
+from watcher.place import Place, PlaceKeeper, cluster_time
 
 pytestmark = QUIET
 
@@ -57,20 +57,9 @@ NAIVE = [{"$match": {"updateDescription.updatedFields.payment.status": "complete
 
 @pytest.fixture(scope="module")
 def failing_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that can be told to fail; drivers look often whether it is itself again."""
-    with server(tmp_path_factory.mktemp("failing"), extra=("--enable-test-commands",)) as address:
-        yield f"{address}&heartbeatFrequencyMS=500"
-
-
-@contextlib.asynccontextmanager
-async def failing(db: Database, command: str, mode: Any = "alwaysOn", **how: Any) -> AsyncIterator[None]:
-    """The server fails this command, so often, in this way."""
-    point = {"configureFailPoint": "failCommand"}
-    await db.client.admin.command({**point, "mode": mode, "data": {"failCommands": [command], **how}})
-    try:
-        yield
-    finally:
-        await db.client.admin.command({**point, "mode": "off"})
+    """A server with fail points."""
+    with failing_server(tmp_path_factory.mktemp("failing")) as address:
+        yield address
 
 
 async def pending_order(db: Database, number: int = 1, **payment: Any) -> str:
@@ -189,7 +178,7 @@ WRITES: list[tuple[str, Write, tuple[str, ...]]] = [
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("write", "expected"), [each[1:] for each in WRITES], ids=[each[0] for each in WRITES])
-async def test_every_shape_of_write_gives_exactly_its_rows(
+async def test_scenario_18_every_shape_of_write_gives_exactly_its_rows(
     db: Database, make_settings: SettingsMaker, write: Write, expected: tuple[str, ...]
 ) -> None:
     async with daemon(make_settings(), db):
@@ -201,7 +190,7 @@ async def test_every_shape_of_write_gives_exactly_its_rows(
 
 
 @pytest.mark.asyncio
-async def test_one_transaction_over_a_hundred_orders_tells_each_of_them_once(
+async def test_scenario_18_one_transaction_over_a_hundred_orders_tells_each_of_them_once(
     db: Database, make_settings: SettingsMaker
 ) -> None:
     routes = {"payment_completed": {"user": ["inapp"]}}
@@ -233,7 +222,7 @@ async def test_orders_with_ids_of_any_type_have_rows_of_their_own(db: Database, 
 
 
 @pytest.mark.asyncio
-async def test_paid_refunded_and_deleted_faster_than_it_is_read_is_recorded_in_full(
+async def test_scenario_19_paid_refunded_and_deleted_faster_than_it_is_read_is_recorded_in_full(
     db: Database, make_settings: SettingsMaker
 ) -> None:
     async with daemon(make_settings(), db):
@@ -272,7 +261,7 @@ def test_a_date_past_the_year_9999_in_an_order_can_be_read(make_settings: Settin
 
 
 @pytest.mark.asyncio
-async def test_rows_come_before_the_checkpoint_which_only_moves_forward(
+async def test_scenario_25_rows_come_before_the_checkpoint_which_only_moves_forward(
     db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saves: list[tuple[Timestamp, int, set[Any]]] = []
@@ -301,7 +290,9 @@ async def test_rows_come_before_the_checkpoint_which_only_moves_forward(
 
 
 @pytest.mark.asyncio
-async def test_the_checkpoint_moves_on_while_the_orders_are_quiet(db: Database, make_settings: SettingsMaker) -> None:
+async def test_scenario_24_the_checkpoint_moves_on_while_the_orders_are_quiet(
+    db: Database, make_settings: SettingsMaker
+) -> None:
     async with daemon(make_settings(), db):
         await pending_order(db, status="completed")
         await until_read(db)
@@ -337,8 +328,9 @@ async def test_a_restart_resumes_after_the_token(db: Database, make_settings: Se
         await pending_order(db, 1, status="completed")
         await until_read(db)
     await pending_order(db, 2, status="completed")
-    future = Timestamp(int(time.time()) + 86_400, 1)  # so that only the token can lead to the change
-    await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": {"clusterTime": future}})
+    await db.handle["elsewhere"].insert_one({})
+    later = await cluster_time(db)  # so that only the token can lead to the change
+    await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": {"clusterTime": later}})
     async with daemon(make_settings(), db) as second:
         assert second.events("stream.opened") == [{"epoch": 2, "resumed": True}]
         await until_told(db, "ord2", *PAID)
@@ -348,7 +340,7 @@ async def test_a_restart_resumes_after_the_token(db: Database, make_settings: Se
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("token", [{"_data": "ABCD"}, {}, None, "text", 7])
-async def test_a_token_of_another_pipeline_is_not_used_and_the_cluster_time_leaves_no_gap(
+async def test_scenario_08_a_token_of_another_pipeline_is_not_used_and_the_cluster_time_leaves_no_gap(
     db: Database, make_settings: SettingsMaker, token: Any
 ) -> None:
     """So does a value that is no token at all; an empty one would otherwise mean `from now`."""
@@ -384,7 +376,7 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_baseline_is_stored_first_and_nothing_older_is_told(
+async def test_scenario_10_the_baseline_is_stored_first_and_nothing_older_is_told(
     db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await pending_order(db, 1)
@@ -427,7 +419,7 @@ async def test_a_second_start_keeps_the_baseline(db: Database, make_settings: Se
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("point", ["watcher.change_received", "watcher.rows_inserted", "watcher.checkpoint_saved"])
-async def test_wherever_a_reader_dies_the_next_one_tells_everything_once(
+async def test_scenarios_01_02_03_wherever_a_reader_dies_the_next_one_tells_everything_once(
     db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     async with mailbox() as box:
@@ -457,7 +449,7 @@ async def test_wherever_a_reader_dies_the_next_one_tells_everything_once(
 
 
 @pytest.mark.asyncio
-async def test_a_poison_change_is_kept_aside_with_its_token_and_the_stream_goes_on(
+async def test_scenario_17_a_poison_change_is_kept_aside_with_its_token_and_the_stream_goes_on(
     db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def odd(change: Mapping[str, Any]) -> list[Notice]:
@@ -465,7 +457,7 @@ async def test_a_poison_change_is_kept_aside_with_its_token_and_the_stream_goes_
             raise ZeroDivisionError
         return notices(change)
 
-    monkeypatch.setattr("watcher.stream.notices", odd)
+    monkeypatch.setattr("watcher.record.notices", odd)
     async with daemon(make_settings(), db) as running:
         for number in (1, 2, 3):
             await pending_order(db, number, status="completed")
@@ -515,7 +507,7 @@ async def test_an_order_that_lost_its_history_raises_an_alert(db: Database, make
 
 
 @pytest.mark.asyncio
-async def test_the_orders_being_dropped_or_renamed_raises_an_alert_and_the_stream_goes_on(
+async def test_scenario_13_the_orders_being_dropped_or_renamed_raises_an_alert_and_the_stream_goes_on(
     db: Database, make_settings: SettingsMaker
 ) -> None:
     async with daemon(make_settings(), db):
@@ -545,7 +537,7 @@ async def test_the_orders_being_dropped_or_renamed_raises_an_alert_and_the_strea
     ],
     ids=["refused", "not confirmed"],
 )
-async def test_trouble_with_the_outbox_stops_the_checkpoint_and_skips_nothing(
+async def test_scenarios_17_25_trouble_with_the_outbox_stops_the_checkpoint_and_skips_nothing(
     failing_uri: str, how: dict[str, Any]
 ) -> None:
     async with shop_on(failing_uri, **QUICK) as (settings, db), daemon(settings, db) as running:
@@ -595,7 +587,7 @@ async def newest(db: Database) -> Timestamp:
     [{"errorCode": 10107}, {"errorCode": 11600}, {"closeConnection": True}, {"errorCode": 8}],
     ids=["not primary", "shutting down", "disconnected", "unknown error"],
 )
-async def test_a_stream_that_breaks_goes_on_without_loss(failing_uri: str, how: dict[str, Any]) -> None:
+async def test_scenario_11_a_stream_that_breaks_goes_on_without_loss(failing_uri: str, how: dict[str, Any]) -> None:
     async with shop_on(failing_uri, **QUICK) as (settings, db), daemon(settings, db):
         for number in (1, 2, 3):
             await pending_order(db, number)
@@ -650,58 +642,16 @@ async def test_what_only_an_operator_can_mend_ends_the_reader_with_one_sentence(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("token", [{"_data": "corrupt"}, {"_data": "ABCD"}, {"_data": ""}, {"other": 1}])
-async def test_a_damaged_token_ends_the_reader_with_one_sentence_and_never_means_from_now(
-    db: Database, make_settings: SettingsMaker, token: dict[str, Any]
-) -> None:
-    async with daemon(make_settings(**QUICK), db):
-        await until_saved(db)
-    await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": {"token": token}})
-    before = await checkpoint(db)
-    with pytest.raises(HistoryLost, match=r"delete `checkpoint` and `baseline` from watcher_state") as lost:
-        async with daemon(make_settings(**QUICK), db):
-            pass
-    assert "\n" not in str(lost.value)
-    after = await checkpoint(db)
-    assert (after["token"], after["seq"]) == (token, before["seq"])
+async def test_the_command_says_in_one_line_that_no_stream_can_be_read(failing_uri: str, tmp_path: Path) -> None:
+    async with shop_on(failing_uri) as (settings, db), failing(db, "aggregate", errorCode=286):
+        returncode, lines = await watched_to_its_end(settings, tmp_path)
+    assert returncode == 4
+    assert [line for line in lines if not line.startswith("{")] == [lines[-1]]
+    assert lines[-1].startswith("paylatch: not even a new change stream can be read (code 286)")
 
 
-@pytest.mark.asyncio
-async def test_a_history_that_the_server_no_longer_has_ends_the_reader_with_one_sentence(tmp_path: Path) -> None:
-    short = ("--oplog-max-entries", "50", "--oplog-retention-seconds", "1")
-    with server(tmp_path, extra=short) as address:
-        async with shop_on(address, **QUICK) as (settings, db):
-            async with daemon(settings, db):
-                await pending_order(db, 1, status="completed")
-                await until_read(db)
-                await until_saved(db)
-            place = await checkpoint(db)
-            await pending_order(db, 2, status="completed")
-
-            async def forgotten() -> bool:
-                await db.handle["elsewhere"].insert_many([{"n": number} for number in range(100)])
-                try:
-                    async with await db.handle.watch(pipeline("orders"), start_after=place["token"]):
-                        return False
-                except Exception as error:  # noqa: BLE001 - its code is looked at
-                    return getattr(error, "code", None) == 286
-
-            await eventually(forgotten, "the server has forgotten the token")
-            with pytest.raises(HistoryLost, match=r"\(code 286\)") as lost:
-                async with daemon(settings, db):
-                    pass
-            assert "\n" not in str(lost.value)
-            assert (await checkpoint(db))["token"] == place["token"]
-
-
-@pytest.mark.asyncio
-async def test_the_command_says_in_one_line_that_the_history_is_lost(
-    db: Database, make_settings: SettingsMaker, tmp_path: Path
-) -> None:
-    settings = make_settings(**QUICK)
-    async with daemon(settings, db):
-        await until_saved(db)
-    await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": {"token": {"_data": "corrupt"}}})
+async def watched_to_its_end(settings: Settings, folder: Path) -> tuple[int | None, list[str]]:
+    """`paylatch watch` as a process: its exit code and what it said."""
     environment = {
         "PATH": os.environ["PATH"],
         "PAYLATCH_MONGODB__URI": settings.mongodb.uri.get_secret_value(),
@@ -714,14 +664,11 @@ async def test_the_command_says_in_one_line_that_the_history_is_lost(
     }
     code = "import sys; from scripts.cli import main; sys.argv[1:] = ['watch']; main()"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code), env=environment, cwd=tmp_path, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", code), env=environment, cwd=folder, stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(30):
         _, words = await process.communicate()
-    lines = words.decode().splitlines()
-    assert process.returncode == 4
-    assert [line for line in lines if not line.startswith("{")] == [lines[-1]]
-    assert lines[-1].startswith("paylatch: the change stream cannot go on from the stored checkpoint (code 9)")
+    return process.returncode, words.decode().splitlines()
 
 
 # --- one leader ---

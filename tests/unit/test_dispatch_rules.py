@@ -11,8 +11,8 @@ import pytest
 from models.backoff import JITTER
 from models.settings import NotificationSettings
 from models.states import RowStatus
+from watcher.ladder import fingerprint, pipeline
 from watcher.rows import FIRST_RETRY, LONGEST_RETRY, retry_delay
-from watcher.stream import fingerprint, pipeline
 from watcher.worth import not_worth_sending
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
