@@ -76,6 +76,9 @@ DEFAULT_ROUTES: Routes = {
     "dispute_opened": {"admin": ("inapp", "email")},
     "dispute_closed": {"admin": ("inapp", "email")},
 }
+"""Notices about orders."""
+ALERT_ROUTES: Routes = {"alert": {"admin": ("inapp", "email", "apprise")}}
+"""The one notice that is about no order; it is for administrators only."""
 
 
 class CollectionNames(Section):
@@ -334,21 +337,29 @@ class NotificationSettings(Section):
     recipient_interval: Annotated[float, Field(ge=0)] = 2.0
     """Seconds between messages of one channel to one person, beyond `recipient_burst` at once; 0 = no pacing."""
     recipient_burst: Annotated[int, Field(ge=1)] = 5
+    alert_spacing: Seconds = 600.0
+    """Least time between two messages about one kind of alert; what comes meanwhile is in the next one."""
+    alert_repeat: Seconds = 6 * 3600.0
+    """After which an alert that goes on happening is told again."""
     gap_cap: Annotated[int, Field(ge=0, le=10_000)] = 100
     """Messages sent after a gap in the stream until an operator releases more."""
 
     @field_validator("routes")
     @classmethod
     def _known_notices(cls, routes: Routes) -> Routes:
-        if unknown := sorted(set(routes) - set(DEFAULT_ROUTES)):
-            msg = f"unknown notice {unknown[0]!r}; the notices are {', '.join(DEFAULT_ROUTES)}"
+        known = {**DEFAULT_ROUTES, **ALERT_ROUTES}
+        if unknown := sorted(set(routes) - set(known)):
+            msg = f"unknown notice {unknown[0]!r}; the notices are {', '.join(known)}"
+            raise ValueError(msg)
+        if set(routes.get("alert", {})) - {"admin"}:
+            msg = "alerts are for the recipient admin only"
             raise ValueError(msg)
         return routes
 
     @property
     def effective_routes(self) -> Routes:
         """The default table with the configured lines in place."""
-        return {**DEFAULT_ROUTES, **self.routes}
+        return {**DEFAULT_ROUTES, **ALERT_ROUTES, **self.routes}
 
     def policy(self, channel: str, *, keyed: bool) -> UnknownPolicy:
         """What becomes of a message of this channel that may have been sent."""

@@ -20,6 +20,7 @@ from models.indexes import require_indexes
 from models.private_port import PrivatePort, Reasons, listening
 from models.settings import Settings
 from models.telemetry import Subscriber, Telemetry
+from watcher.alerting import AlertTeller
 from watcher.cap import impose
 from watcher.channels.registry import CHANNELS, channels, unconfigured
 from watcher.dispatch import Dispatcher, SendingReaper
@@ -33,7 +34,8 @@ from watcher.stream import Reader
 
 CLOCK_INTERVAL = 5.0
 CENSUS_INTERVAL = 15.0
-OPTIONAL_CHANNELS = frozenset({"whatsapp"})
+ALERT_INTERVAL = 10.0
+OPTIONAL_CHANNELS = frozenset({"whatsapp", "apprise"})
 """In the default table, and simply off until they are configured; any other routed channel must be configured."""
 
 
@@ -98,6 +100,7 @@ async def watcher(settings: Settings, stop: asyncio.Event, *subscribers: Subscri
             Repeated(clock, CLOCK_INTERVAL),
             Repeated(RowCensus(db, metrics), CENSUS_INTERVAL),
             Repeated(SendingReaper(rows), poll),
+            Repeated(AlertTeller(db, clock, outbox, settings.notifications, wake), ALERT_INTERVAL),
         )
         async with repeating(telemetry, *duties):
             try:

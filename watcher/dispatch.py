@@ -29,8 +29,10 @@ from models.settings import NotificationSettings
 from models.states import RowStatus
 from models.telemetry import Telemetry
 from watcher import cap
+from watcher.alerting import subject
 from watcher.channels import Channel, Message, NoAddress, NotSent, Rejected, SendError, Sent, Unknown
 from watcher.gate import Gate
+from watcher.notices import ALERT
 from watcher.render import Renderer
 from watcher.rows import GAP_CAP, NotificationRows, retry_delay
 from watcher.worth import not_worth_sending
@@ -146,7 +148,7 @@ class Dispatcher:
 
     async def _attempt(self, row: RawDocument) -> str:
         """Decide whether it is still worth sending, then send it; the outcome, empty when it must wait."""
-        order = await self._db.orders.find_one({"_id": row["orderId"]})
+        order = await self._about(row)
         if verdict := not_worth_sending(row, order, self._clock.now(), self._settings):
             return await self._close(row, *verdict)
         if row["status"] == RowStatus.UNKNOWN and self._hold:
@@ -161,6 +163,12 @@ class Dispatcher:
             await self._rows.postpone(row, seconds)
             return ""
         return await self._send(row, message)
+
+    async def _about(self, row: RawDocument) -> RawDocument | None:
+        """The order that the row tells of, or the alerts."""
+        if row["notice"] == ALERT:
+            return await subject(self._db, row["refs"][0])
+        return await self._db.orders.find_one({"_id": row["orderId"]})
 
     def _message(self, row: RawDocument, order: Mapping[str, Any]) -> Message:
         """The frozen message of an earlier try, else a fresh one."""
@@ -261,6 +269,8 @@ class Dispatcher:
         return ""
 
     async def _alert(self, kind: str, ref: str, detail: str) -> None:
+        if ref.startswith(f"{ALERT}:"):
+            return  # a message about alerts that fails must not make the next one
         await raise_alert(self._db, self._telemetry, kind, ref, self._clock.now(), detail)
 
 

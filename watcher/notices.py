@@ -30,6 +30,8 @@ REFS: Mapping[str, tuple[str, ...]] = {
     "dispute_opened": ("ref",),
     "dispute_closed": ("ref",),
 }
+ALERT = "alert"
+"""The name of notices about alerts."""
 FOREIGN_REF = "-"
 """Stands for the payment id that a foreign writer's status does not name."""
 
@@ -48,6 +50,27 @@ class Notice:
     def key(self, channel: str, recipient: str) -> str:
         """The unique key of the row that tells this fact to one recipient by one channel."""
         return ":".join(("order", encoded(self.order_id), self.name, *map(_escaped, self.refs), channel, recipient))
+
+
+@dataclass(frozen=True, slots=True)
+class AlertNotice:
+    """One message about all open alerts of a kind; the round makes its key."""
+
+    kind: str
+    round: int
+    fact_at: datetime
+    name: str = ALERT
+    order_id: None = None
+    foreign: bool = False
+
+    @property
+    def refs(self) -> tuple[str, ...]:
+        """The kind and the round."""
+        return self.kind, str(self.round)
+
+    def key(self, channel: str, recipient: str) -> str:
+        """The unique key of the row."""
+        return f"{ALERT}:{self.kind}:{self.round}:{channel}:{recipient}"
 
 
 def encoded(order_id: object) -> str:

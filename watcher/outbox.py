@@ -14,7 +14,7 @@ from models.database import DUPLICATE_KEY, Database, RawDocument
 from models.errors import Unavailable
 from models.settings import NotificationSettings, Routes
 from models.states import RowStatus
-from watcher.notices import Notice
+from watcher.notices import AlertNotice, Notice
 
 OPEN_AT_START = timedelta(seconds=15)
 """A transaction that was open at the first start names its fact by the time before its commit; none lasts longer."""
@@ -34,7 +34,7 @@ class Outbox:
         self._routes = _usable(settings.effective_routes, channels)
         self._expire_after = timedelta(seconds=settings.expire_after)
 
-    async def add(self, notices: Iterable[Notice], since: datetime, *, gap: bool = False) -> int:
+    async def add(self, notices: Iterable[Notice | AlertNotice], since: datetime, *, gap: bool = False) -> int:
         """Store a row per notice, recipient and channel; the number of new ones. Facts from before `since` are no news.
 
         `gap` marks rows that a sweep made up for. Raises a driver's error or `Unavailable` when it is not certain that
@@ -42,7 +42,7 @@ class Outbox:
         """
         return await self._insert(self._news(notices, since, gap=gap))
 
-    async def add_missing(self, notices: Iterable[Notice], since: datetime, *, gap: bool) -> int:
+    async def add_missing(self, notices: Iterable[Notice | AlertNotice], since: datetime, *, gap: bool) -> int:
         """As `add`, for notices most of which have their rows: those are looked up first, not written in vain."""
         rows = self._news(notices, since, gap=gap)
         if not rows:
@@ -51,7 +51,7 @@ class Outbox:
         stored = {row["key"] async for row in self._db.notification_log.find(keys, {"key": 1})}
         return await self._insert([row for row in rows if row["key"] not in stored])
 
-    def _news(self, notices: Iterable[Notice], since: datetime, *, gap: bool) -> list[RawDocument]:
+    def _news(self, notices: Iterable[Notice | AlertNotice], since: datetime, *, gap: bool) -> list[RawDocument]:
         news = (notice for notice in notices if notice.fact_at >= since - OPEN_AT_START)
         return [{**row, "gap": True} if gap else row for notice in news for row in self._rows(notice)]
 
@@ -64,14 +64,14 @@ class Outbox:
             return len(rows) - only_duplicates(error)
         return len(rows)
 
-    def _rows(self, notice: Notice) -> list[RawDocument]:
+    def _rows(self, notice: Notice | AlertNotice) -> list[RawDocument]:
         return [
             self._row(notice, channel, recipient)
             for recipient, channels in self._routes.get(notice.name, {}).items()
             for channel in channels
         ]
 
-    def _row(self, notice: Notice, channel: str, recipient: str) -> RawDocument:
+    def _row(self, notice: Notice | AlertNotice, channel: str, recipient: str) -> RawDocument:
         """A row for a fact that is too old is born expired: it says that nobody was told, and why."""
         now = self._clock.now()
         expired = notice.fact_at + self._expire_after < now

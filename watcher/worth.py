@@ -22,7 +22,9 @@ def not_worth_sending(
     if age > oldest and not forced:
         return RowStatus.EXPIRED, "too_old"
     if order is None:
-        return RowStatus.SKIPPED, "order_deleted"
+        return (
+            (RowStatus.SUPPRESSED, "alert_closed") if row["notice"] == "alert" else (RowStatus.SKIPPED, "order_deleted")
+        )
     if row["status"] == RowStatus.UNKNOWN and row["attempts"] >= settings.max_attempts:
         return RowStatus.DEAD, "gave_up"
     payment = order.get("payment")
