@@ -23,6 +23,7 @@ from models.database import Database, database
 from models.errors import PayLatchError
 from models.settings import Settings
 from models.states import EventStatus, RowStatus
+from scripts.demo_callbacks import Buyers
 from scripts.demo_reconcile import repaired
 from scripts.embedded import free_port
 from scripts.simulator.checkout import OrderTruth
@@ -30,7 +31,7 @@ from scripts.simulator.sender import Sender
 from scripts.simulator.shop import MongoShop
 from scripts.simulator.traffic import ALL_SOURCES, Report, Traffic, TrafficOptions, plan, run
 from scripts.sink import Sink, mail_sink
-from scripts.stack import SECRETS, Stack, local_stack, settings_of
+from scripts.stack import KEY_SECRET, SECRETS, Stack, local_stack, settings_of
 
 GIVES_UP_AFTER = 180.0
 LOST_SHARE = 0.04
@@ -52,6 +53,8 @@ class Result:
     refunds: int = 0
     fulfilments: int = 0
     mails: int = 0
+    reviews: int = 0
+    buyers: Buyers = field(default_factory=Buyers)
     seconds_to_mail: list[float] = field(default_factory=list)
     took: float = 0.0
     repaired: int | None = None
@@ -113,9 +116,9 @@ async def _demo(orders: int, seed: int, rate: float) -> Result:
     with tempfile.TemporaryDirectory(prefix="paylatch-demo-") as folder, mail_sink(mail_port) as sink:
         async with local_stack(Path(folder), mail_port) as stack:
             serve, _ = await asyncio.gather(stack.start("serve"), stack.start("watch"))
-            url = f"http://127.0.0.1:{serve.ports['port']}/webhooks/razorpay"
+            address = f"http://127.0.0.1:{serve.ports['port']}"
             async with database(settings_of(stack.environment)) as db:
-                await _play(result, db, url, settings_of(stack.environment))
+                await _play(result, db, address, settings_of(stack.environment))
                 await _look(result, db, sink)
             result.duplicates = await _duplicates(serve.ports["private_port"])
             await _stop(result, stack)
@@ -123,8 +126,8 @@ async def _demo(orders: int, seed: int, rate: float) -> Result:
     return result
 
 
-async def _play(result: Result, db: Database, url: str, settings: Settings) -> None:
-    """Insert the orders, send everything, and wait until nobody has work left; with live progress."""
+async def _play(result: Result, db: Database, address: str, settings: Settings) -> None:
+    """Insert the orders, send everything, let buyers come back, wait until nobody has work left; with live progress."""
     shop = MongoShop(db, _ids())
     columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=Console(stderr=True))
@@ -134,17 +137,19 @@ async def _play(result: Result, db: Database, url: str, settings: Settings) -> N
         done = progress.add_task("orders as they should be", total=total)
         told = progress.add_task("notifications delivered", total=None)
         await shop.insert(result.traffic.orders)
-        async with Sender(url) as sender:
-            sending = asyncio.create_task(run(result.traffic, sender, lambda *_: progress.advance(sent)))
+        async with Sender(f"{address}/webhooks/razorpay") as sender, asyncio.TaskGroup() as group:
+            sending = group.create_task(run(result.traffic, sender, lambda *_: progress.advance(sent)))
+            buying = group.create_task(result.buyers.come_back(address, KEY_SECRET, result.traffic))
             while True:
                 differing = await shop.differing(result.traffic.truth)
                 owed = await db.notification_log.count_documents({})
                 open_rows = await db.notification_log.count_documents({"status": {"$in": list(_UNFINISHED_ROWS)}})
                 progress.update(done, completed=total - len(differing))
                 progress.update(told, completed=owed - open_rows, total=owed or None)
-                if sending.done() and result.repaired is None and set(differing) <= lost and await _quiet(db):
+                arrived = sending.done() and buying.done()
+                if arrived and result.repaired is None and set(differing) <= lost and await _quiet(db):
                     result.repaired = await repaired(settings, result.traffic)
-                elif sending.done() and not differing and not open_rows and await _quiet(db):
+                elif arrived and not differing and not open_rows and await _quiet(db):
                     break
                 await asyncio.sleep(0.2)
             result.report = await sending
@@ -168,9 +173,11 @@ async def _look(result: Result, db: Database, sink: Sink) -> None:
     result.orders = Counter([order["payment"]["status"] async for order in db.orders.find({}, {"payment.status": 1})])
     result.captures = await db.ledger.count_documents({"entryType": "capture"})
     result.refunds = await db.ledger.count_documents({"entryType": "refund"})
+    result.reviews = await db.orders.count_documents({"payment.review.state": "open"})
     result.fulfilments = await db.fulfilments.count_documents({})
     result.rows = Counter([row["status"] async for row in db.notification_log.find({}, {"status": 1})])
     result.mails = len(sink.mails)
+    result.problems += await result.buyers.problems(db)
     await _check_ground_truth(result, db)
     result.seconds_to_mail = await _seconds_to_mail(db)
 
@@ -274,12 +281,15 @@ def _table(result: Result) -> RenderableType:
         ("duplicates: redelivery", result.duplicates.get("redelivery", 0)),
         ("duplicates: replay under a fresh id", result.duplicates.get("suspected_replay", 0)),
         (f"rejected (of {counts['bad_signature']} forgeries)", report.rejected),
+        ("browsers that came back with a true signature", len(result.buyers.orders)),
+        ("callbacks refused (one forged for each of them)", result.buyers.answers["refused"]),
         ("orders whose webhooks were all lost", len(result.traffic.lost)),
         ("what reconciliation brought of them", result.repaired),
         *((f"orders {status}", count) for status, count in sorted(result.orders.items())),
         ("captures booked (one per captured payment)", result.captures),
         ("refunds booked (one per processed refund)", result.refunds),
         ("fulfilments (one per paid order)", result.fulfilments),
+        ("orders in review (paid twice, or after their link expired)", result.reviews),
         ("notifications owed", owed),
         ("notifications delivered", result.rows.get(RowStatus.SENT, 0)),
         ("notifications suppressed (paid meanwhile)", result.rows.get(RowStatus.SUPPRESSED, 0)),

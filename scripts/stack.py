@@ -23,6 +23,7 @@ from scripts.embedded import embedded_database, free_port, stop
 
 READY_WITHIN = 30.0
 SECRETS = {"new": "demo-webhook-secret-new", "old": "demo-webhook-secret-old"}
+KEY_SECRET = "demo-key-secret"  # noqa: S105 - of a shop that does not exist
 LISTENING = {"serve": "webhook.listening", "watch": "watcher.listening"}
 
 
@@ -104,6 +105,8 @@ def environment(uri: str, mail_port: int, **more: str) -> dict[str, str]:
     own = {
         "PAYLATCH_MONGODB__URI": uri,
         "PAYLATCH_RAZORPAY__WEBHOOK_SECRETS": json.dumps(SECRETS),
+        "PAYLATCH_RAZORPAY__KEY_SECRET": KEY_SECRET,
+        "PAYLATCH_CHECKOUT__RETURN_URL": "https://shop.example/thanks/{order_id}",
         "PAYLATCH_HTTP__HOST": "127.0.0.1",
         "PAYLATCH_HTTP__PORT": "0",
         "PAYLATCH_HTTP__PRIVATE_PORT": "0",
