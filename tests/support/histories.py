@@ -19,6 +19,9 @@ Shop = Literal["checkout", "second checkout", "link", "link and checkout", "numb
 A second checkout is another provider order of the same cart, of which the shop's order knows nothing.
 """
 RefundEnd = Literal["pending", "processed", "failed", "processed, then failed"]
+LinkEnd = Literal["expired", "cancelled"]
+LINK_ENDS: tuple[LinkEnd | None, ...] = (None, None, "expired", "cancelled")
+LETTERS = "ABCDE"
 FOREIGN: tuple[object, ...] = ("cancelled", "COD", None, 7)
 
 
@@ -66,7 +69,7 @@ class Link:
     """The order's payment link."""
 
     partial: bool
-    end: Literal["expired", "cancelled"] | None = None
+    end: LinkEnd | None = None
     reconciled: bool = False
 
 
@@ -95,7 +98,7 @@ def plans(draw: st.DrawFn) -> Plan:
         st.sampled_from(["checkout", "checkout", "second checkout", "link", "link and checkout", "number"])
     )
     linked = shop in {"link", "link and checkout"} or (shop == "number" and draw(st.booleans()))
-    link = draw(st.builds(Link, st.booleans(), st.sampled_from([None, None, "expired", "cancelled"]), st.booleans()))
+    link = Link(draw(st.booleans()), draw(st.sampled_from(LINK_ENDS)), draw(st.booleans()))
     payments = draw(_link_payments(link) if linked else _checkout_payments(shop))
     status = draw(st.sampled_from([*["pending"] * 6, *FOREIGN]))
     whole = not (linked and link.partial)
@@ -134,7 +137,7 @@ def _checkout_payments(draw: st.DrawFn, shop: Shop) -> tuple[Payment, ...]:
 @st.composite
 def _link_payments(draw: st.DrawFn, link: Link) -> tuple[Payment, ...]:
     """Payments of a link: the whole, or parts that add up to it or to less; none, when it ended unpaid."""
-    if link.end and draw(st.booleans()):
+    if link.end is not None and draw(st.booleans()):
         return ()
     shares = draw(st.sampled_from([(1,), (2, 3), (2,), (1, 2, 2)])) if link.partial else (5,)
     amounts = [AMOUNT * share // 5 for share in shares]
@@ -142,9 +145,9 @@ def _link_payments(draw: st.DrawFn, link: Link) -> tuple[Payment, ...]:
     if draw(st.booleans()):
         failed = draw(_payment(0, amounts[0], captured=False, must=(), may=()))
         payments.append(failed)
-    for amount in amounts:
-        last = whole and amount is amounts[-1]
-        may = ("payment.captured", "reconcile", "ahead", *(("order.paid",) if last and len(payments) else ()))
+    for place, amount in enumerate(amounts, start=1):
+        last = ("order.paid",) if whole and place == len(amounts) else ()
+        may = ("payment.captured", "reconcile", "ahead", *last)
         payments.append(draw(_payment(len(payments), amount, captured=True, must=(), may=may)))
     return tuple(payments)
 
@@ -165,7 +168,7 @@ def _payment(
     by = tuple(dict.fromkeys([*must, *told])) or ("payment.captured",) * captured
     authorized = draw(st.booleans())
     return Payment(
-        letter="ABCDE"[place],
+        letter=LETTERS[place],
         amount=amount,
         at=place * draw(st.sampled_from([0, 100])),
         failed=draw(st.booleans()) or (not captured and not authorized),

@@ -13,7 +13,7 @@ import orjson
 from models.states import Origin, OwnEvent
 from scripts.simulator import builders
 from tests.support import sample
-from tests.support.histories import Payment, Plan, Refund
+from tests.support.histories import LETTERS, Payment, Plan, Refund
 from webhook.admission import Delivery
 from webhook.own_messages import callback_delivery, reconcile_delivery
 from webhook.providers.razorpay import Razorpay
@@ -29,7 +29,7 @@ def message(body: Json, event_id: str) -> Delivery:
 
 
 def reworded(told: Delivery, event_id: str, later: int = 1) -> Delivery:
-    """The same facts in other bytes, which admission cannot know as a duplicate; our own messages stay what they are."""
+    """The same facts in other bytes, which admission cannot know as a duplicate; our own messages stay as they are."""
     if told.origin != Origin.WEBHOOK:
         return told
     body = orjson.loads(told.raw)
@@ -59,7 +59,22 @@ def _messages(plan: Plan, number: int) -> list[Delivery]:
 
 
 def _provider_order(plan: Plan, number: int) -> str:
-    return f"order_Link{number:010d}" if plan.link else sample.provider_order_id(number)
+    return _link_order(number) if plan.link else sample.provider_order_id(number)
+
+
+def _link_order(number: int) -> str:
+    return f"order_Link{number:010d}"
+
+
+def _second_order(number: int) -> str:
+    return f"order_Again{number:010d}"
+
+
+def names(number: int) -> list[str]:
+    """Every id by which a message or an order may name something of order `number`."""
+    orders = [sample.provider_order_id(number), _link_order(number), _second_order(number), sample.link_id(number)]
+    payments = [sample.payment_id(number, letter) for letter in LETTERS]
+    return [*orders, *payments, *(sample.refund_id(number, nth) for nth in range(1, 2 * len(LETTERS) + 1))]
 
 
 @dataclass(frozen=True)
@@ -163,8 +178,8 @@ class _Teller:
         """The provider's order that the payment belongs to."""
         receipt, created = f"TEA-{self.number}", sample.CREATED - 60
         made = builders.order(random.Random(self.number), amount=sample.AMOUNT, receipt=receipt, created_at=created)
-        second = f"order_Again{self.number:010d}"
-        return {**made, "id": second if payment.second_order else _provider_order(self.plan, self.number)}
+        second = payment.second_order
+        return {**made, "id": _second_order(self.number) if second else _provider_order(self.plan, self.number)}
 
     def _link(self) -> Json:
         assert self.plan.link is not None
