@@ -23,7 +23,7 @@ from tests.support.truth import truth_of
 from tests.support.wait import eventually
 from webhook.admission import Delivery
 
-HISTORIES = min(40, int(os.environ.get("PAYLATCH_TEST_EXAMPLES", "40")))  # two orders each; more than 200 would be slow
+HISTORIES = min(90, int(os.environ.get("PAYLATCH_TEST_EXAMPLES", "40")))  # two orders each; more than 200 would be slow
 MOST_DELIVERIES = 10
 AT_ONCE = 6
 FINISHED = (EventStatus.COMPLETED, EventStatus.IGNORED, EventStatus.DEAD)

@@ -100,7 +100,7 @@ def plans(draw: st.DrawFn) -> Plan:
     linked = shop in {"link", "link and checkout"} or (shop == "number" and draw(st.booleans()))
     link = Link(draw(st.booleans()), draw(st.sampled_from(LINK_ENDS)), draw(st.booleans()))
     payments = draw(_link_payments(link) if linked else _checkout_payments(shop))
-    status = draw(st.sampled_from([*["pending"] * 6, *FOREIGN]))
+    status = draw(st.sampled_from([*["pending"] * 10, *FOREIGN]))
     whole = not (linked and link.partial)
     partial = draw(st.sampled_from([None, None, True, False]))
     wrong = whole and not partial and draw(st.integers(0, 5)) == 0
