@@ -81,6 +81,14 @@ class Shop:
     def collection(self, name: str) -> Any:
         return self.books[self.settings.mongodb.database][name]
 
+    def at_one_moment(self, order_id: str) -> tuple[RawDocument | None, list[RawDocument]]:
+        """The order and its ledger as they were together: a process may be writing both while they are read."""
+        while True:
+            before = self.collection("orders").find_one({"_id": order_id})
+            booked = list(self.collection("ledger_entries").find({"orderId": order_id}))
+            if before == self.collection("orders").find_one({"_id": order_id}):
+                return before, booked
+
     def crashed(self) -> None:
         """Another process takes the place of the one that stands still."""
         self.frozen.append(self.process)
@@ -176,9 +184,8 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def the_books_are_right(self) -> None:
         for order in self.orders:
-            stored = self.shop.collection("orders").find_one({"_id": order.order_id})
+            stored, booked = self.shop.at_one_moment(order.order_id)
             if stored is not None:
-                booked = list(self.shop.collection("ledger_entries").find({"orderId": order.order_id}))
                 _sound(stored, booked)
                 _legal(order.status, stored["payment"]["status"])
                 order.status = stored["payment"]["status"]
