@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import pytest
@@ -18,7 +18,7 @@ from tests.conftest import SettingsMaker
 from tests.support.endpoint import Endpoint, endpoint
 from tests.support.histories import Plan, plans
 from tests.support.oracle import Books, keys_of
-from tests.support.told import History, names, reworded, under_another_id
+from tests.support.told import REPEATS, History, How, names, repeated
 from tests.support.truth import truth_of
 from tests.support.wait import eventually
 from webhook.admission import Delivery
@@ -27,7 +27,6 @@ HISTORIES = min(90, int(os.environ.get("PAYLATCH_TEST_EXAMPLES", "40")))  # two 
 MOST_DELIVERIES = 10
 AT_ONCE = 6
 FINISHED = (EventStatus.COMPLETED, EventStatus.IGNORED, EventStatus.DEAD)
-How = Literal["first", "redelivered", "replayed", "reworded"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,9 @@ def tellings(draw: st.DrawFn) -> tuple[Telling, Telling]:
     """One plan told in two ways, the second with repetitions and at times before the shop has written the order."""
     plan = draw(plans().filter(lambda plan: len(History(plan, 1).messages) <= MOST_DELIVERIES - 2))
     firsts: list[tuple[int, How]] = [(place, "first") for place in range(len(History(plan, 1).messages))]
-    repeats: st.SearchStrategy[How] = st.sampled_from(["redelivered", "replayed", "reworded"])
-    again = draw(st.lists(st.tuples(st.sampled_from(range(len(firsts))), repeats), min_size=1, max_size=2))
+    again = draw(
+        st.lists(st.tuples(st.sampled_from(range(len(firsts))), st.sampled_from(REPEATS)), min_size=1, max_size=2)
+    )
     second = draw(st.permutations([*firsts, *again]))
     late = draw(st.sampled_from([0, 0, 1, len(second) // 2, len(second)]))
     return Telling(plan, tuple(draw(st.permutations(firsts)))), Telling(plan, tuple(second), late)
@@ -69,17 +69,6 @@ def drawn(count: int) -> list[tuple[Telling, Telling]]:
 
     collect()
     return found
-
-
-def repeated(told: Delivery, how: How) -> Delivery:
-    """The message as it comes this time."""
-    match how:
-        case "replayed":
-            return under_another_id(told, f"{told.event_id}-replayed")
-        case "reworded":
-            return reworded(told, f"{told.event_id}-reworded")
-        case _:
-            return told
 
 
 async def deliver(shop: Endpoint, told: Delivery) -> None:

@@ -29,12 +29,11 @@ from models import crash
 from models.crash import POINTS
 from models.database import Database, RawDocument
 from models.settings import Settings
-from models.states import PAID, OrderStatus
 from tests.conftest import SettingsMaker
 from tests.support.freezable import Freezable, freezing
 from tests.support.histories import Plan, plans
-from tests.support.oracle import keys_of
-from tests.support.told import History, reworded, under_another_id
+from tests.support.oracle import keys_of, legal_move, sound
+from tests.support.told import REPEATS, History, How, repeated
 from tests.support.truth import truth_of
 from tests.support.wait import until
 from webhook.admission import Delivery
@@ -47,7 +46,6 @@ LEASE = 0.6
 # What only an HTTP answer reaches is in the crash matrix, over real processes.
 FREEZING_POINTS = sorted(point for point in POINTS if point.startswith("webhook.") and point != "webhook.answered")
 FINISHED = ("completed", "ignored", "dead")
-_RANKS = {status: rank for rank, status in enumerate(("pending", "failed"))}
 
 
 @dataclass
@@ -130,11 +128,11 @@ class Life(RuleBasedStateMachine):
             if told := self._next(pick):
                 self._admit(told)
 
-    @rule(pick=st.integers(0, 99), how=st.sampled_from(["redelivered", "replayed", "reworded"]))
-    def deliver_again(self, pick: int, how: str) -> None:
+    @rule(pick=st.integers(0, 99), how=st.sampled_from(REPEATS))
+    def deliver_again(self, pick: int, how: How) -> None:
         known = [told for order in self.orders for told in order.delivered]
         if known:
-            self._admit(_again(known[pick % len(known)], how))
+            self._admit(repeated(known[pick % len(known)], how))
 
     @rule(pick=st.integers(0, 99), point=st.sampled_from(FREEZING_POINTS))
     def crash(self, pick: int, point: str) -> None:
@@ -186,8 +184,8 @@ class Life(RuleBasedStateMachine):
         for order in self.orders:
             stored, booked = self.shop.at_one_moment(order.order_id)
             if stored is not None:
-                _sound(stored, booked)
-                _legal(order.status, stored["payment"]["status"])
+                sound(stored, booked)
+                legal_move(order.status, stored["payment"]["status"])
                 order.status = stored["payment"]["status"]
 
     @invariant()
@@ -250,6 +248,7 @@ class Life(RuleBasedStateMachine):
             return not self.shop.collection("webhook_events").count_documents({"status": {"$nin": FINISHED}})
 
         until(finished, "every event is finished")
+        assert not self.shop.collection("webhook_events").find_one({"status": {"$in": ["ignored", "dead"]}})
 
     def _ended(self, order: Told) -> None:
         truth = truth_of(order.history.plan, order.history.number)
@@ -261,41 +260,6 @@ class Life(RuleBasedStateMachine):
         assert sorted(booked) == sorted(truth.ledger)
         assert keys_of(order.order_id, stored.get("history", [])) == truth.notices
         assert shipped == truth.fulfilled
-
-
-def _again(told: Delivery, how: str) -> Delivery:
-    match how:
-        case "replayed":
-            return under_another_id(told, f"{told.event_id}-replayed")
-        case "reworded":
-            return reworded(told, f"{told.event_id}-reworded")
-        case _:
-            return told
-
-
-def _sound(stored: dict[str, Any], booked: list[dict[str, Any]]) -> None:
-    """One credit per captured payment, sums that follow from what is known, a history without a gap."""
-    payment, history = stored["payment"], stored.get("history", [])
-    captures = {each["paymentId"]: each["amount"] for each in payment.get("attempts", []) if each["captured"]}
-    credited = {row["refId"]: row["amount"] for row in booked if row["entryType"] == "capture"}
-    assert credited == captures
-    standing = [each for each in payment.get("refunds", []) if each["status"] == "processed"]
-    assert payment.get("amountRefunded", 0) <= sum(each["amount"] for each in standing)
-    assert payment.get("amountPaid", 0) <= sum(captures.values())
-    assert [entry["seq"] for entry in history] == list(range(1, len(history) + 1))
-    assert all(one["to"] == other["from"] for one, other in itertools.pairwise(history))
-    facts = [(entry["fact"], entry["ref"], entry.get("reason")) for entry in history]
-    assert len(facts) == len(set(facts))
-
-
-def _legal(before: object, now: object) -> None:
-    """A paid order never becomes unpaid again, a failed one never pending, and the shop's own status stays."""
-    if before in PAID:
-        assert now in PAID
-    elif before in _RANKS:
-        assert now in PAID or _RANKS[str(now)] >= _RANKS[str(before)]
-    elif before is not None and before not in set(OrderStatus):
-        assert now == before
 
 
 def test_the_books_stay_right_whatever_happens(db: Database, make_settings: SettingsMaker) -> None:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from models import crash
+from models.duties import cancelled
 from models.settings import Settings
 from tests.support.wait import PATIENCE
 from webhook.app import Webhook, webhook
@@ -34,6 +35,7 @@ class Freezable:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._reached, self._thaw = threading.Event(), threading.Event()
         self._context = contextlib.AsyncExitStack()
+        self._started: list[concurrent.futures.Future[Any]] = []
         self._thread.start()
         assert self._thread.ident is not None
         self._by_thread[self._thread.ident] = self
@@ -41,7 +43,8 @@ class Freezable:
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Do it in the process and do not wait."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._started.append(future := asyncio.run_coroutine_threadsafe(work, self._loop))
+        return future
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it in the process."""
@@ -54,12 +57,18 @@ class Freezable:
     def stop(self) -> None:
         """Thaw it if need be, let it end as SIGTERM does, and wait for it."""
         self._thaw.set()
-        self.run(self._context.aclose())
+        concurrent.futures.wait(self._started, PATIENCE)
+        self.run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE)
         self._loop.close()
         assert self._thread.ident is not None
         del self._by_thread[self._thread.ident]
+
+    async def _end(self) -> None:
+        """As a process ends: whatever its parts left running ends too."""
+        await self._context.aclose()
+        await cancelled(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     @classmethod
     def freeze(cls, *_: object) -> None:

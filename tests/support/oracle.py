@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from models.database import Database
+from models.states import PAID, OrderStatus
 from tests.support.truth import Truth
 from watcher.notices import notices
 
 _CHANNEL = ":email:customer"
+_RANKS = {"pending": 0, "failed": 1}
 _ENDS = frozenset({"sent", "dead", "expired", "suppressed", "skipped"})
 
 
@@ -25,6 +28,31 @@ def keys_of(order_id: object, history: Iterable[Mapping[str, Any]]) -> set[str]:
         "wallTime": datetime.now(UTC),
     }
     return {notice.key("email", "customer").removesuffix(_CHANNEL) for notice in notices(change)}
+
+
+def sound(stored: dict[str, Any], booked: list[dict[str, Any]]) -> None:
+    """One credit per captured payment, sums that follow from what is known, a history without a gap."""
+    payment, history = stored["payment"], stored.get("history", [])
+    captures = {each["paymentId"]: each["amount"] for each in payment.get("attempts", []) if each["captured"]}
+    credited = {row["refId"]: row["amount"] for row in booked if row["entryType"] == "capture"}
+    assert credited == captures
+    standing = [each for each in payment.get("refunds", []) if each["status"] == "processed"]
+    assert payment.get("amountRefunded", 0) <= sum(each["amount"] for each in standing)
+    assert payment.get("amountPaid", 0) <= sum(captures.values())
+    assert [entry["seq"] for entry in history] == list(range(1, len(history) + 1))
+    assert all(one["to"] == other["from"] for one, other in itertools.pairwise(history))
+    facts = [(entry["fact"], entry["ref"], entry.get("reason")) for entry in history]
+    assert len(facts) == len(set(facts))
+
+
+def legal_move(before: object, now: object) -> None:
+    """A paid order never becomes unpaid again, a failed one never pending, and the shop's own status stays."""
+    if before in PAID:
+        assert now in PAID
+    elif before in _RANKS:
+        assert now in PAID or _RANKS[str(now)] >= _RANKS[str(before)]
+    elif before is not None and before not in set(OrderStatus):
+        assert now == before
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -19,6 +19,8 @@ from webhook.own_messages import callback_delivery, reconcile_delivery
 from webhook.providers.razorpay import Razorpay
 
 Json = dict[str, Any]
+How = Literal["first", "redelivered", "replayed", "reworded"]
+REPEATS: tuple[How, ...] = ("redelivered", "replayed", "reworded")
 PROVIDER = Razorpay(sample.settings("mongodb://127.0.0.1:1", "paylatch"))
 
 
@@ -28,12 +30,19 @@ def message(body: Json, event_id: str) -> Delivery:
     return Delivery(PROVIDER.name, raw, event_id, event_id_signed=False, signed_with="new", event=PROVIDER.parse(raw))
 
 
-def reworded(told: Delivery, event_id: str, later: int = 1) -> Delivery:
-    """The same facts in other bytes, which admission cannot know as a duplicate; our own messages stay as they are."""
-    if told.origin != Origin.WEBHOOK:
+def repeated(told: Delivery, how: How) -> Delivery:
+    """A message as it comes again; our own messages, whose ids we make ourselves, stay as they are.
+
+    Replayed are the very same bytes under an id that nobody has seen, reworded the same facts in other bytes, which
+    admission cannot know as a duplicate.
+    """
+    event_id = f"{told.event_id}-{how}"
+    if told.origin != Origin.WEBHOOK or how in {"first", "redelivered"}:
         return told
+    if how == "replayed":
+        return replace(told, event_id=event_id)
     body = orjson.loads(told.raw)
-    return message({**body, "created_at": body["created_at"] + later}, event_id)
+    return message({**body, "created_at": body["created_at"] + 1}, event_id)
 
 
 def _written_order(plan: Plan, number: int) -> Json:
@@ -201,8 +210,3 @@ class History:
     def messages(self) -> list[Delivery]:
         """Everything that is said of the order, once each, in the order in which it happened."""
         return _messages(self.plan, self.number)
-
-
-def under_another_id(told: Delivery, event_id: str) -> Delivery:
-    """The very same bytes under an id that nobody has seen: what replays a captured body."""
-    return told if told.event_id_signed else replace(told, event_id=event_id)
