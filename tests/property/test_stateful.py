@@ -39,7 +39,7 @@ from tests.support.wait import until
 from webhook.admission import Delivery
 from webhook.requeue import refusal, requeue
 
-EXAMPLES = max(12, int(os.environ.get("PAYLATCH_TEST_EXAMPLES", "0")) // 100)
+EXAMPLES = max(20, int(os.environ.get("PAYLATCH_TEST_EXAMPLES", "0")) // 100)
 STEPS = 25
 MOST_ORDERS = 3
 LEASE = 0.6
