@@ -107,7 +107,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(
         shop=shop,
         payments=payments,
-        refunds=draw(_refunds([each for each in payments if each.captured])),
+        refunds=draw(_refunds(payments)),
         link=link if linked else None,
         accept_partial=partial,
         status=status,
@@ -181,10 +181,17 @@ def _payment(
 
 
 @st.composite
-def _refunds(draw: st.DrawFn, captured: list[Payment]) -> tuple[Refund, ...]:
-    """Refunds whose standing sums stay within what was captured; one that failed may be tried again."""
+def _refunds(draw: st.DrawFn, payments: tuple[Payment, ...]) -> tuple[Refund, ...]:
+    """Refunds whose standing sums stay within what was captured; one that failed may be tried again.
+
+    What was authorised and never captured, the provider may give back by itself.
+    """
     refunds: list[Refund] = []
-    for payment in captured:
+    for payment in payments:
+        if not payment.captured:
+            if payment.authorized and draw(st.booleans()):
+                refunds.append(Refund(payment.letter, len(refunds) + 1, payment.amount, "processed", old_shape=True))
+            continue
         left = payment.amount
         for _ in range(draw(st.integers(0, 2))):
             amount = draw(st.sampled_from([left, max(1, left // 3)]))

@@ -80,7 +80,10 @@ class _Judge:
         return sum(each.amount for each in self.plan.refunds if each.letter == payment.letter and each.processed)
 
     def _ledger(self) -> list[str]:
-        refunds = {sample.refund_id(self.number, refund.nth): refund for refund in self.plan.refunds}
+        """Only what came in can go back."""
+        captured = {payment.letter for payment in self.plan.captured}
+        moved = [refund for refund in self.plan.refunds if refund.letter in captured]
+        refunds = {sample.refund_id(self.number, refund.nth): refund for refund in moved}
         return [
             *(f"capture:{self._id(payment)}" for payment in self.plan.captured),
             *(f"refund:{ref}" for ref, refund in refunds.items() if refund.processed),
