@@ -55,3 +55,19 @@ async def shop(db: Database, make_settings: SettingsMaker) -> AsyncIterator[Endp
     await db.orders.insert_one(sample.order(1))
     async with endpoint(make_settings()) as running:
         yield running
+
+
+MATRIX_HEAD = ("point", "killed at", "recovered", "events", "ledger", "rows", "mails", "verdict")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what came of every kill, as one table."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    said = [value for report in reports for name, value in report.user_properties if name == "crash_matrix"]
+    if not said:
+        return
+    table = [MATRIX_HEAD, *sorted(said)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(MATRIX_HEAD))]
+    terminalreporter.write_sep("=", "crash matrix")
+    for line in table:
+        terminalreporter.write_line(" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))

@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ PAYMENT = sample.payment_id(1)
 OTHER_PAYMENT = sample.payment_id(1, "B")
 REFUND = sample.refund_id(1)
 SECOND = sample.refund_id(1, 2)
-SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "razorpay-samples"
 
 
 async def tell(shop: Endpoint, *bodies: Any) -> None:
@@ -366,35 +364,3 @@ async def test_the_customer_is_told_of_a_refund_once_by_mail(db: Database, make_
     assert mail.subject == "Your refund for order TEA-1 is on its way"
     assert "₹200.00" in mail.text
     assert len(box.to("asha1@example.com")) == 2  # the payment and the refund
-
-
-# --- published bodies -------------------------------------------------------------------------------------------------
-
-ENDS = {
-    "refund.created__normal_refunds.json": ("partially_refunded", 50_000, ["capture", "refund"]),
-    "refund.processed__normal_refunds.json": ("partially_refunded", 50_000, ["capture", "refund"]),
-    "refund.failed__normal_refunds.json": ("completed", 0, ["capture"]),
-    "refund.speed_changed.json": ("partially_refunded", 200, ["capture", "refund"]),
-}
-PUBLISHED = sorted(SAMPLES.glob("refund.*.json"))
-beside_the_repository = pytest.mark.skipif(not PUBLISHED, reason="no samples beside the repository")
-
-
-@beside_the_repository
-def test_every_published_refund_has_its_end() -> None:
-    assert {path.name for path in PUBLISHED} == set(ENDS)
-
-
-@beside_the_repository
-@pytest.mark.asyncio
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-async def test_a_published_refund_ends_as_it_should(db: Database, make_settings: SettingsMaker, path: Path) -> None:
-    raw = path.read_bytes()
-    payment = json.loads(raw)["payload"]["payment"]["entity"]
-    await db.orders.insert_one(sample.order(1, amount=payment["amount"], razorpayOrderId=payment["order_id"]))
-    async with endpoint(make_settings()) as shop:
-        await tell(shop, raw)
-        status, refunded, booked = ENDS[path.name]
-        assert await state(shop) == (status, refunded)
-        assert sorted([row["entryType"] async for row in db.ledger.find({})]) == booked
-        assert "review" not in (await shop.order(1))["payment"]

@@ -8,6 +8,20 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds for what needs a moment on a busy machine; no test says how long something took."""
+
+
+def until(check: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
+    """The first true value of `check()`, for tests that have no event loop; fails like `eventually`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = check()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what} (last: {value!r})")
+        time.sleep(0.01)
 
 
 async def eventually(check: Callable[[], Awaitable[T]], what: str, seconds: float = 15.0) -> T:
