@@ -51,6 +51,33 @@ async def test_an_order_that_appears_or_gets_its_id_wakes_its_events(
         assert (await shop.event("E2"))["status"] == "parked", "events of other orders sleep on"
 
 
+@pytest.mark.asyncio
+async def test_an_order_that_is_known_by_its_number_only_wakes_its_link_event(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    order = sample.order(1)
+    del order["payment"]["razorpayOrderId"]
+    settings = make_settings()
+    async with endpoint(settings) as shop, daemon(settings, db):
+        await park(shop, sample.link_paid(1), "E1")
+        await db.orders.insert_one(order)
+        await shop.settled("E1", "completed")
+        assert (await shop.order(1))["payment"]["status"] == "completed"
+
+
+@pytest.mark.asyncio
+async def test_what_a_link_event_teaches_wakes_the_capture_that_came_first_without_a_watcher(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    order = sample.order(1, paymentLinkId=sample.link_id(1))
+    del order["payment"]["razorpayOrderId"]
+    await db.orders.insert_one(order)
+    async with endpoint(make_settings()) as shop:
+        await park(shop, sample.captured(1), "E1")
+        assert await shop.processed(sample.link_paid(1), "E2") == "completed/applied"
+        assert (await shop.settled("E1", "completed"))["outcome"]["code"] == "already_applied"
+
+
 def updated(**fields: Any) -> dict[str, Any]:
     paths = {path.replace("__", "."): value for path, value in fields.items()}
     return {"operationType": "update", "updateDescription": {"updatedFields": paths}}
