@@ -73,6 +73,7 @@ class _Step:
     after: Known
     old: Derived
     new: Derived
+    reviews: Reviews
 
 
 def reduce(
@@ -94,7 +95,7 @@ def reduce(
     reviews = Reviews(payment, (fact for fact in given if isinstance(fact, DecisionFact)))
     old = derive(payment, before, expected, taken, reviews.accepted_before)
     new = derive(payment, after, expected, taken, reviews.accepted)
-    step = _Step(before, after, old, new)
+    step = _Step(before, after, old, new, reviews)
     status_from = payment.get("status", MISSING)
     ours = _our_status(status_from, reviews)
     status_to = status_from if ours is None else _moved(ours, old.status, new.status)
@@ -118,7 +119,7 @@ def reduce(
         status_from=status_from,
         status_to=status_to,
         set=changes,
-        history=_history(step, completes, (fresh, reviews), ours or status_from, status_to),
+        history=_history(step, fresh, ours or status_from, status_to, completes=completes),
         ledger=tuple(entry for entry in _ledger(after) if entry not in credited_before),
         fulfil=completes,
         reviews=tuple((entry["reason"], entry["ref"]) for entry in fresh),
@@ -233,14 +234,10 @@ def _paid_at(payment: Mapping[str, Any], first: Entry, last: Entry, now: datetim
 
 
 def _history(
-    step: _Step,
-    completes: bool,  # noqa: FBT001 - what the caller has found out
-    looked_at: tuple[list[Entry], Reviews],
-    status_from: object,
-    status_to: object,
+    step: _Step, fresh: list[Entry], status_from: object, status_to: object, *, completes: bool
 ) -> tuple[Entry, ...]:
     """One entry per fact that became true; the status moves with the last of those that can move it."""
-    before, after, (fresh, reviews) = step.before, step.after, looked_at
+    before, after = step.before, step.after
     entries = _new_facts(before.links, after.links, _LINK_FACTS)
     entries += _new_facts(before.attempts, after.attempts, _PAYMENT_FACTS)
     entries += [
@@ -253,7 +250,7 @@ def _history(
     entries += [{**_entry("payment_review", entry["ref"], entry), "reason": entry["reason"]} for entry in fresh]
     entries += [
         {**_entry(f"review_{fact.state}", ref, after.attempts.get(ref, _UNKNOWN)), "reason": reason, "by": fact.by}
-        for (ref, reason), fact in sorted(reviews.taken.items())
+        for (ref, reason), fact in sorted(step.reviews.taken.items())
     ]
     if not entries and status_from != status_to:
         entries.append({"fact": "status_corrected", "ref": "", "amount": None, "currency": None})
