@@ -12,6 +12,7 @@ from models.documents import Alert
 from models.errors import Refused
 from models.states import AlertState
 from scripts.audit import audit
+from scripts.options import Positive
 from scripts.output import output, print_json, print_table
 from scripts.session import session
 
@@ -26,7 +27,7 @@ async def list_alerts(
     *,
     kind: str | None = None,
     everything: Annotated[bool, Parameter(name="--all", negative=())] = False,
-    limit: int = 50,
+    limit: Positive = 50,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """List open alerts, newest first, and what to do about each.
@@ -92,7 +93,8 @@ async def ack(
         db, now = now_open.db, now_open.clock.now()
         found = await db.alerts.find({**chosen, **_OPEN}, {"_id": 1}).to_list()
         if not found:
-            raise Refused(f"no alert {kind} {ref or ''} is open: see `paylatch alerts list --all`")
+            named = kind if ref is None else f"{kind} {ref}"
+            raise Refused(f"no alert {named} is open: see `paylatch alerts list --all`")
         await audit(db, "alerts ack", {**chosen, "why": why}, len(found), now)
         done = sum([await acknowledge(db, alert["_id"], by, why, now) for alert in found])
     if as_json:

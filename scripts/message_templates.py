@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from models.errors import Refused
+from models.errors import Refused, WrongArgument
 from models.settings import DEFAULT_ROUTES, Recipient, Settings, load_settings
 from models.telemetry import Telemetry
 from scripts.audit import audit
@@ -75,7 +75,7 @@ async def preview(
     """
     _require(notice)
     if as_json and html == STDOUT:
-        raise Refused("JSON and HTML cannot both go to standard output: give --html a file")
+        raise WrongArgument("JSON and HTML cannot both go to standard output: give --html a file")
     chosen = which or Choice()
     settings, about, spoken = await _about(notice, chosen)
     meant = _Meant(notice, chosen.channel, chosen.recipient or _first(settings, notice, chosen.channel))
@@ -117,7 +117,7 @@ def _print(meant: _Meant, words: Rendered) -> None:
 
 def _require(notice: str) -> None:
     if notice not in DEFAULT_ROUTES:
-        raise Refused(f"there is no notice {visible(notice)}: the notices are {', '.join(DEFAULT_ROUTES)}")
+        raise WrongArgument(f"there is no notice {visible(notice)}: the notices are {', '.join(DEFAULT_ROUTES)}")
 
 
 async def _about(notice: str, chosen: Choice) -> tuple[Settings, Subject, object]:
@@ -141,7 +141,7 @@ def _first(settings: Settings, notice: str, channel: str) -> str:
 
 def _write_html(words: Rendered, where: str, channel: str) -> None:
     if words.html is None:
-        raise Refused(f"{channel} has no HTML: leave --html out")
+        raise WrongArgument(f"{channel} has no HTML: leave --html out")
     write_text(words.html, where)
 
 
