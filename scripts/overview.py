@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from models.alerts import STILL_OPEN
 from models.database import Collection, Database
 from models.settings import Settings
 from models.states import CLAIMABLE_EVENTS, EventStatus, RowStatus
@@ -122,8 +123,7 @@ async def place(db: Database, now: datetime) -> Place:
 
 async def open_alerts(db: Database) -> dict[str, int]:
     """How many there are of each kind."""
-    still_open = {"$match": {"state": {"$nin": ["resolved", "acknowledged"]}}}
-    groups = await db.alerts.aggregate([still_open, {"$group": {"_id": "$kind", "count": {"$sum": 1}}}])
+    groups = await db.alerts.aggregate([{"$match": {**STILL_OPEN}}, {"$group": {"_id": "$kind", "count": {"$sum": 1}}}])
     return dict(sorted([(str(group["_id"]), int(group["count"])) async for group in groups]))
 
 
