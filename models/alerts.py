@@ -7,6 +7,7 @@ a while: then it is resolved. It opens again when the same thing happens after t
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -43,6 +44,8 @@ ADVICE = {
 CONDITIONS = frozenset({"notifications_delayed", "stream_stalled", "checkpoint_delayed", "reconcile_failed"})
 """Kinds that tell of something lasting: when it stops, nobody has to do anything any more."""
 QUIET_AFTER = timedelta(minutes=30)
+STILL_OPEN = MappingProxyType({"state": {"$nin": [AlertState.ACKNOWLEDGED, AlertState.RESOLVED]}})
+"""The query; alerts of before there were states have none, and are open."""
 
 
 async def resolve_quiet(db: Database, now: datetime) -> int:
@@ -60,7 +63,7 @@ async def resolve_quiet(db: Database, now: datetime) -> int:
 
 async def acknowledge(db: Database, alert_id: str, by: str, why: str, now: datetime) -> bool:
     """Note that somebody looks after an open alert; False when it is not open (any more)."""
-    still_open = {"_id": alert_id, "state": {"$nin": [AlertState.ACKNOWLEDGED, AlertState.RESOLVED]}}
+    still_open = {"_id": alert_id, **STILL_OPEN}
     closed = {"state": AlertState.ACKNOWLEDGED, "by": by, "why": why, "closedAt": now, "updatedAt": now}
     result = await db.alerts.update_one(still_open, {"$set": closed})
     return result.matched_count == 1

@@ -16,6 +16,7 @@ PayLatchError
 │   └── OrderUnreadable      the stored order has no usable shape
 ├── ProviderRefused          the provider's API does not know what we ask for
 └── Refused                  an operator's command that must not run     -> exit 1
+    └── WrongArgument        an argument of it makes no sense            -> exit 2
 """
 
 
@@ -91,3 +92,7 @@ class ProviderRefused(PayLatchError):  # noqa: N818
 
 class Refused(PayLatchError):  # noqa: N818
     """A command that must not run as asked."""
+
+
+class WrongArgument(Refused):
+    """An argument that makes no sense, whatever the state of things."""

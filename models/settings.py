@@ -45,6 +45,7 @@ _SECTION = re.compile(r'error parsing value for field "(\w+)"')  # as pydantic-s
 
 ORDER_PLACE = "{order_id}"
 """What is filled in `checkout.return_url`."""
+_DATABASE = re.compile(r'[^/\\. "$\0]{1,63}')
 _WEB_ADDRESS = re.compile(r"[!-~]+")
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 RAZORPAY_SOURCES = (
@@ -105,6 +106,14 @@ class MongoSettings(Section):
     collections: CollectionNames = CollectionNames()
     server_selection_seconds: Seconds = 5.0
     """How long a start waits for a server before it says that there is none."""
+
+    @field_validator("database")
+    @classmethod
+    def _mongodb_takes_it(cls, name: str) -> str:
+        if not _DATABASE.fullmatch(name):
+            msg = "a database's name has 1 to 63 characters, without spaces and / \\ . \" $"
+            raise ValueError(msg)
+        return name
 
 
 class RazorpaySettings(Section):

@@ -7,18 +7,15 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from models.alerts import ADVICE, acknowledge
+from models.alerts import ADVICE, STILL_OPEN, acknowledge
 from models.documents import Alert
 from models.errors import Refused
-from models.states import AlertState
 from scripts.audit import audit
+from scripts.options import Positive
 from scripts.output import output, print_json, print_table
 from scripts.session import session
 
 app = App(name="alerts", help="List what a person must look at, and say that somebody does.")
-
-_OPEN = {"state": {"$nin": [AlertState.ACKNOWLEDGED, AlertState.RESOLVED]}}
-"""Alerts of before there were states have none, and are open."""
 
 
 @app.command(name="list")
@@ -26,7 +23,7 @@ async def list_alerts(
     *,
     kind: str | None = None,
     everything: Annotated[bool, Parameter(name="--all", negative=())] = False,
-    limit: int = 50,
+    limit: Positive = 50,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """List open alerts, newest first, and what to do about each.
@@ -46,7 +43,7 @@ async def list_alerts(
     """
     query: dict[str, Any] = {"kind": kind} if kind else {}
     if not everything:
-        query |= _OPEN
+        query |= STILL_OPEN
     async with session():
         alerts = await Alert.find(query).sort("-lastAt").limit(limit).to_list()
     if as_json:
@@ -90,9 +87,10 @@ async def ack(
     by = getpass.getuser()
     async with session() as now_open:
         db, now = now_open.db, now_open.clock.now()
-        found = await db.alerts.find({**chosen, **_OPEN}, {"_id": 1}).to_list()
+        found = await db.alerts.find({**chosen, **STILL_OPEN}, {"_id": 1}).to_list()
         if not found:
-            raise Refused(f"no alert {kind} {ref or ''} is open: see `paylatch alerts list --all`")
+            named = kind if ref is None else f"{kind} {ref}"
+            raise Refused(f"no alert {named} is open: see `paylatch alerts list --all`")
         await audit(db, "alerts ack", {**chosen, "why": why}, len(found), now)
         done = sum([await acknowledge(db, alert["_id"], by, why, now) for alert in found])
     if as_json:

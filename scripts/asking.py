@@ -6,17 +6,17 @@ import re
 import sys
 from datetime import timedelta
 
-from models.errors import Refused
+from models.errors import Refused, WrongArgument
 
 _AGE = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def age(text: str) -> timedelta:
-    """An age such as 30m, 12h or 7d. Raises `Refused` for anything else."""
+    """An age such as 30m, 12h or 7d. Raises `WrongArgument` for anything else."""
     found = _AGE.fullmatch(text)
     if not found:
-        raise Refused(f"{text!r} is no age: write 30s, 45m, 12h or 7d")
+        raise WrongArgument(f"{text!r} is no age: write 30s, 45m, 12h or 7d")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 

@@ -16,10 +16,14 @@ from models.errors import (
     Refused,
     SettingsError,
     Unavailable,
+    WrongArgument,
 )
 
 NOT_ALLOWED = 13
+OVERVIEW: tuple[list[str], ...] = ([], ["-h"], ["--help"])
+"""Asked for every command's first sentence, so that every command must be imported."""
 EXIT_CODES: dict[type[PayLatchError], int] = {
+    WrongArgument: 2,
     Refused: 1,
     SettingsError: 2,
     DatabaseUnfit: 3,
@@ -54,6 +58,8 @@ app.command("scripts.run:run", name="run")
 
 def main() -> None:
     """Run one command; an error of ours is one sentence on standard error and an exit code."""
+    if sys.argv[1:] in OVERVIEW:
+        app.resolved_commands()
     try:
         app()
     except PayLatchError as error:

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 from scripts.embedded import command, uri
+from scripts.options import Port
 
 
-def run_database(*, port: int = 27017, data: Path = Path("secantus-data")) -> None:
+def run_database(*, port: Port = 27017, data: Path = Path("secantus-data")) -> None:
     """Run the embedded database in the foreground: a one-node replica set for development and tests.
 
     Example: `paylatch database --port 27017 --data ./data`

@@ -19,6 +19,7 @@ from models.errors import Refused, Unparseable
 from models.states import EventStatus
 from scripts.asking import age, confirm
 from scripts.audit import audit, audit_done
+from scripts.options import Positive
 from scripts.output import masked, output, print_json, print_table
 from scripts.session import Session, session
 from webhook.payload import deeper_than, read_object
@@ -48,7 +49,7 @@ class EventFilter:
         Text within the stored error, its detail or the outcome.
     """
 
-    status: list[EventStatus] | None = None
+    status: Annotated[list[EventStatus] | None, Parameter(negative=(), show_choices=False)] = None
     type: str | None = None
     order: str | None = None
     newer_than: str | None = None
@@ -56,7 +57,7 @@ class EventFilter:
     error: str | None = None
 
     def query(self, now: datetime) -> dict[str, Any]:
-        """The MongoDB filter. Raises `Refused` for an age that cannot be read."""
+        """The MongoDB filter. Raises `WrongArgument` for an age that cannot be read."""
         parts: list[dict[str, Any]] = []
         if self.status:
             parts.append({"status": {"$in": [str(status) for status in self.status]}})
@@ -82,7 +83,7 @@ class EventFilter:
 async def list_events(
     *,
     which: EventFilter | None = None,
-    limit: int = 50,
+    limit: Positive = 50,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """List stored events, newest first.

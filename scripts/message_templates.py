@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from models.errors import Refused
-from models.settings import DEFAULT_ROUTES, Recipient, Settings, load_settings
+from models.errors import Refused, WrongArgument
+from models.settings import ALERT_ROUTES, Recipient, Settings, load_settings
 from models.telemetry import Telemetry
 from scripts.audit import audit
 from scripts.order_find import find
 from scripts.output import STDOUT, output, print_json, print_table, visible, write_text
 from scripts.session import session
-from scripts.template_files import files, origin_of
+from scripts.template_files import NOTICES, files, origin_of
 from scripts.template_sample import Subject, latest, sample, without_person
 from watcher.particulars import at_path
 from watcher.render import BUILT_IN, Rendered, Renderer, RenderError
@@ -67,7 +67,7 @@ async def preview(
     ----------
     notice
         payment_completed, payment_failed, payment_refunded, refund_processed, refund_failed, payment_review,
-        dispute_opened or dispute_closed.
+        dispute_opened, dispute_closed or alert.
     html
         Write the mail's HTML to this file, for a browser (`-`: to standard output), instead of the text.
     as_json
@@ -75,7 +75,7 @@ async def preview(
     """
     _require(notice)
     if as_json and html == STDOUT:
-        raise Refused("JSON and HTML cannot both go to standard output: give --html a file")
+        raise WrongArgument("JSON and HTML cannot both go to standard output: give --html a file")
     chosen = which or Choice()
     settings, about, spoken = await _about(notice, chosen)
     meant = _Meant(notice, chosen.channel, chosen.recipient or _first(settings, notice, chosen.channel))
@@ -116,12 +116,17 @@ def _print(meant: _Meant, words: Rendered) -> None:
 
 
 def _require(notice: str) -> None:
-    if notice not in DEFAULT_ROUTES:
-        raise Refused(f"there is no notice {visible(notice)}: the notices are {', '.join(DEFAULT_ROUTES)}")
+    if notice not in NOTICES:
+        raise WrongArgument(f"there is no notice {visible(notice)}: the notices are {', '.join(NOTICES)}")
 
 
 async def _about(notice: str, chosen: Choice) -> tuple[Settings, Subject, object]:
-    """Settings, order and fact, and the customer's language, which is read before anything is masked."""
+    """Settings, order and fact, and the customer's language, which is read before anything is masked.
+
+    Raises `WrongArgument` for an alert of an order.
+    """
+    if notice in ALERT_ROUTES and chosen.order is not None:
+        raise WrongArgument("an alert is about no order: leave --order out")
     if chosen.order is None:
         return load_settings(mongodb={"uri": _NO_DATABASE}), sample(notice), chosen.language
     async with session() as now_open:
@@ -136,12 +141,12 @@ async def _about(notice: str, chosen: Choice) -> tuple[Settings, Subject, object
 def _first(settings: Settings, notice: str, channel: str) -> str:
     routes = settings.notifications.effective_routes.get(notice, {})
     told = [to for to in ("customer", "admin", "user") if channel in routes.get(to, ())]
-    return told[0] if told else "customer"
+    return told[0] if told else "admin" if notice in ALERT_ROUTES else "customer"
 
 
 def _write_html(words: Rendered, where: str, channel: str) -> None:
     if words.html is None:
-        raise Refused(f"{channel} has no HTML: leave --html out")
+        raise WrongArgument(f"{channel} has no HTML: leave --html out")
     write_text(words.html, where)
 
 

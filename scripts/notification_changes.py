@@ -47,7 +47,7 @@ class RowFilter:
         Made before this time ago.
     """
 
-    status: list[RowStatus] | None = None
+    status: Annotated[list[RowStatus] | None, Parameter(negative=(), show_choices=False)] = None
     channel: str | None = None
     notice: str | None = None
     order: str | None = None
@@ -56,7 +56,7 @@ class RowFilter:
     older_than: str | None = None
 
     def query(self, now: datetime) -> dict[str, Any]:
-        """The MongoDB filter. Raises `Refused` for an age that cannot be read."""
+        """The MongoDB filter. Raises `WrongArgument` for an age that cannot be read."""
         plain = {"channel": self.channel, "notice": self.notice, "reason": self.reason}
         parts: list[dict[str, Any]] = [{name: value} for name, value in plain.items() if value]
         if self.status:

@@ -13,6 +13,7 @@ from models.errors import Refused
 from models.states import RowStatus
 from scripts.audit import audit
 from scripts.notification_changes import Change, How, RowFilter, by_key, change_rows
+from scripts.options import Count, Positive
 from scripts.output import MASK, output, print_json, print_table
 from scripts.session import Session, session
 from watcher import interventions
@@ -26,7 +27,7 @@ app = App(name="notifications", help="List, show, retry, release and resolve not
 async def list_notifications(
     *,
     which: RowFilter | None = None,
-    limit: int = 50,
+    limit: Positive = 50,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """List notification rows, newest first. Messages and addresses are not shown.
@@ -167,7 +168,7 @@ async def release(
     *keys: str,
     which: RowFilter | None = None,
     how: How | None = None,
-    limit: int = 0,
+    limit: Count = 0,
 ) -> int:
     """Send held notifications: by key or filters; without either those held after a gap, whose cap is lifted.
 

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from models.errors import Refused
+from models.errors import WrongArgument
 from models.facts import Event
 from scripts.audit import audit
+from scripts.options import Positive
 from scripts.order_events import parsed
 from scripts.order_find import find, gather
 from scripts.order_page import page
@@ -26,7 +27,7 @@ from webhook.own_messages import OWN, parse_own
 from webhook.providers import PROVIDERS
 
 app = App(name="orders", help="Why is this order not paid? And which money belongs to no order?")
-app.command("scripts.review:app", name="review")
+app.command("scripts.review:app", name="review", help="Money that does not fit its order: accept it or reject it.")
 
 
 @app.command
@@ -53,7 +54,7 @@ async def show(
         Write one self-contained page to this file (`-`: to standard output) instead of text.
     """
     if as_json and html == STDOUT:
-        raise Refused("JSON and a page cannot both go to standard output: give --html a file")
+        raise WrongArgument("JSON and a page cannot both go to standard output: give --html a file")
     async with session() as now_open:
         records, now = await _read(now_open, order, reveal=reveal)
         story = tell(records, partial(_parsed, _parsers(now_open)), reveal=reveal)
@@ -88,7 +89,7 @@ def _parsed(parsers: Parsers, row: Mapping[str, Any]) -> Event | None:
 @app.command(name="unmatched")
 async def list_unmatched(
     *,
-    limit: int = 200,
+    limit: Positive = 200,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """List captured and authorised payments of events that belong to no order, newest first.

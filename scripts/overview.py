@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from models.alerts import STILL_OPEN
 from models.database import Collection, Database
 from models.settings import Settings
 from models.states import CLAIMABLE_EVENTS, EventStatus, RowStatus
@@ -92,8 +93,8 @@ async def overview(now_open: Session) -> Overview:
     events, notifications, watcher, alerts, processes = await asyncio.gather(
         _work(db.events, _OPEN_EVENTS, now),
         _work(db.notification_log, _OPEN_ROWS, now),
-        _place(db, now),
-        _alerts(db),
+        place(db, now),
+        open_alerts(db),
         _processes(settings),
     )
     return Overview(now, events, notifications, watcher, alerts, processes)
@@ -107,7 +108,8 @@ async def _work(rows: Collection, statuses: tuple[str, ...], now: datetime) -> W
     return Work({status: count for status, count in counted.items() if count}, overdue)
 
 
-async def _place(db: Database, now: datetime) -> Place:
+async def place(db: Database, now: datetime) -> Place:
+    """Where the watcher stands, as the database tells it."""
     leader = await db.watcher_state.find_one({"_id": "leader"}) or {}
     checkpoint = await db.watcher_state.find_one({"_id": "checkpoint"}) or {}
     written, reached = checkpoint.get("updatedAt"), checkpoint.get("clusterTime")
@@ -119,9 +121,9 @@ async def _place(db: Database, now: datetime) -> Place:
     )
 
 
-async def _alerts(db: Database) -> dict[str, int]:
-    still_open = {"$match": {"state": {"$nin": ["resolved", "acknowledged"]}}}
-    groups = await db.alerts.aggregate([still_open, {"$group": {"_id": "$kind", "count": {"$sum": 1}}}])
+async def open_alerts(db: Database) -> dict[str, int]:
+    """How many there are of each kind."""
+    groups = await db.alerts.aggregate([{"$match": {**STILL_OPEN}}, {"$group": {"_id": "$kind", "count": {"$sum": 1}}}])
     return dict(sorted([(str(group["_id"]), int(group["count"])) async for group in groups]))
 
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from models.errors import Refused
+from models.errors import WrongArgument
 from models.settings import load_settings
 from models.telemetry import Telemetry
 from scripts.audit import audit, audit_done
@@ -73,13 +73,13 @@ async def reconcile(
 
 
 def _days(first: date | None, last: date | None, now: datetime, timezone: str) -> tuple[date, date]:
-    """One day given is that day. Raises `Refused` for days that cannot be."""
+    """One day given is that day. Raises `WrongArgument` for days that cannot be."""
     given = first or last or yesterday(now, timezone)
     start, end = first or given, last or given
     if start > end:
-        raise Refused(f"--from {start} is after --to {end}")
+        raise WrongArgument(f"--from {start} is after --to {end}")
     if start > yesterday(now, timezone) + timedelta(days=1):
-        raise Refused(f"{start} is still to come")
+        raise WrongArgument(f"{start} is still to come")
     return start, end
 
 

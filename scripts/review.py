@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from models.database import RawDocument
-from models.errors import Refused
+from models.errors import WrongArgument
 from models.facts import DecisionFact
 from scripts.asking import confirm
 from scripts.audit import audit, audit_done
 from scripts.decide import Decided, decide
+from scripts.options import Positive
 from scripts.order_find import find
 from scripts.order_parts import counted
 from scripts.order_text import decided
@@ -60,7 +61,7 @@ class Decision:
 async def list_reviews(
     *,
     every: Annotated[bool, Parameter(name="--all", negative=())] = False,
-    limit: int = 200,
+    limit: Positive = 200,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """List the open review entries of all orders, those of the latest changed order first.
@@ -175,7 +176,7 @@ async def reject(order: str, reason: str | None = None, ref: str | None = None, 
 async def _decide(meant: tuple[str, str | None, str | None], state: State, how: Decision) -> int:
     """Preview, ask, decide, say what happened; 1 when it did not count."""
     if not how.why.strip():
-        raise Refused("say why: --why is for whoever looks at the order later")
+        raise WrongArgument("say why: --why is for whoever looks at the order later")
     wanted, reason, ref = meant
     async with session() as now_open:
         order = await find(now_open.db, wanted)

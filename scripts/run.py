@@ -14,6 +14,7 @@ from rich.console import Console
 
 from models.database import database
 from models.duties import stop_signals
+from models.settings import PREFIX
 from scripts.embedded import free_port
 from scripts.simulator.builders import encode, identifier, payment_captured
 from scripts.simulator.checkout import attempt, checkout
@@ -64,12 +65,19 @@ def _welcome(stack: Stack, serve: Daemon, watch: Daemon, mail_port: int) -> str:
         f"mail      smtp://127.0.0.1:{mail_port}\n"
         f"logs      {stack.folder}/serve.log  watch.log\n\n"
         "To use the other commands on it, in another terminal:\n"
-        f"  export PAYLATCH_MONGODB__URI='{stack.uri}'\n"
-        f"  export PAYLATCH_RAZORPAY__WEBHOOK_SECRETS='{stack.environment['PAYLATCH_RAZORPAY__WEBHOOK_SECRETS']}'\n"
+        f"  . {shlex.quote(str(_exports(stack)))}\n"
         f"  paylatch simulate --orders 20 --url http://127.0.0.1:{serve.ports['port']}/webhooks/razorpay\n"
-        "  paylatch events list\n\n"
+        "  paylatch status\n\n"
         "Or pay one order by hand (the second time it is a duplicate):\n"
     )
+
+
+def _exports(stack: Stack) -> Path:
+    """A file that gives a shell the settings of the running stack."""
+    own = {name: value for name, value in stack.environment.items() if name.startswith(PREFIX)}
+    file = stack.folder / "environment.sh"
+    file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in own.items()))
+    return file
 
 
 async def _curl(stack: Stack, serve: Daemon) -> str:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
 from pymongo.errors import BulkWriteError, PyMongoError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from models.database import DUPLICATE_KEY, database
-from models.errors import PayLatchError, Refused, SettingsError, Unavailable
+from models.errors import Refused, SettingsError, Unavailable, WrongArgument
 from models.settings import Settings, load_settings, require_webhook_secrets
+from scripts.options import AsJson, Count, Flag, Positive, Rate, Seconds, Share
 from scripts.simulator.attacks import AttackResult, Target, run_attacks
 from scripts.simulator.builders import identifier
 from scripts.simulator.sender import Sender, is_loopback
@@ -30,12 +28,6 @@ from scripts.simulator.shop import MongoShop
 from scripts.simulator.traffic import ALL_SOURCES, Report, Traffic, TrafficOptions, plan, run
 
 POLL = 0.2
-
-Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
-Count = Annotated[int, Parameter(validator=Number(gte=0))]
-Positive = Annotated[int, Parameter(validator=Number(gte=1))]
-Rate = Annotated[float | None, Parameter(validator=Number(gt=0))]
-Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +61,21 @@ async def simulate(  # noqa: PLR0913 - each is an option of the command
     reorder: Share = 0.2,
     bad_signatures: Share = 0.04,
     concurrency: Positive = 16,
-    rate: Rate = None,
+    rate: Rate | None = None,
     seed: int = 1,
     started_at: int | None = None,
-    rotate: bool = False,
-    attacks: bool = False,
+    rotate: Flag = False,
+    attacks: Flag = False,
     insert_orders: bool = True,
     settle: Seconds = 60.0,
-    allow_remote: bool = False,
-    json_: Annotated[bool, Parameter(name="--json")] = False,
+    allow_remote: Flag = False,
+    as_json: AsJson = False,
 ) -> int:
     """Send signed payment events as Razorpay would, and check every answer and what became of every order.
 
-    Example: `paylatch simulate --orders 200 --seed 7 --attacks`. Exit code 0 only if everything was as expected.
+    Exit code 0 when everything was as expected, else 1.
+
+    Example: `paylatch simulate --orders 200 --seed 7 --attacks`
 
     Parameters
     ----------
@@ -115,39 +109,30 @@ async def simulate(  # noqa: PLR0913 - each is an option of the command
         Seconds to wait until every inserted order has its final status; 0 does not look.
     allow_remote
         Send to another host.
-    json_
-        Print one JSON object instead of tables.
-
+    as_json
+        One JSON object instead of tables.
     """
-    started_at = started_at if started_at is not None else int(time.time()) - orders // 10 - 120
-    shares: dict[str, Any] = {
-        "orders": orders,
-        "duplicates": duplicates,
-        "replays": replays,
-        "reorder": reorder,
-        "bad_signatures": bad_signatures,
-        "concurrency": concurrency,
-        "rate": rate,
-    }
-    try:
-        _refuse_remote(url, allowed=allow_remote)
-        settings = load_settings()
-        account_id = _account_id(settings, seed)
-        options = TrafficOptions(
-            **_secrets(settings, rotate=rotate),
-            **shares,
-            **ALL_SOURCES,
-            seed=seed,
-            started_at=started_at,
-            account_id=account_id,
-        )
-        trial = Trial(url, plan(options), attacks, insert_orders, settle, account_id)
-        outcome = await _carry_out(trial, settings, quiet=json_)
-    except PayLatchError as error:
-        print(error, file=sys.stderr)
-        return 2 if isinstance(error, SettingsError) else 1
+    _refuse_remote(url, allowed=allow_remote)
+    settings = load_settings()
+    account_id = _account_id(settings, seed)
+    options = TrafficOptions(
+        **_secrets(settings, rotate=rotate),
+        **ALL_SOURCES,
+        orders=orders,
+        duplicates=duplicates,
+        replays=replays,
+        reorder=reorder,
+        bad_signatures=bad_signatures,
+        concurrency=concurrency,
+        rate=rate,
+        seed=seed,
+        started_at=started_at if started_at is not None else int(time.time()) - orders // 10 - 120,
+        account_id=account_id,
+    )
+    trial = Trial(url, plan(options), attacks, insert_orders, settle, account_id)
+    outcome = await _carry_out(trial, settings, quiet=as_json)
     problems = _problems(trial, outcome)
-    _print_json(trial, outcome, problems) if json_ else _print_tables(trial, outcome, problems)
+    _print_json(trial, outcome, problems) if as_json else _print_tables(trial, outcome, problems)
     return 1 if problems else 0
 
 
@@ -230,7 +215,9 @@ def _refuse_remote(url: str, *, allowed: bool) -> None:
     except ValueError:  # a port that is none, an unclosed bracket
         usable = False
     if not usable:
-        raise Refused("the url must be an absolute http(s) address, such as http://127.0.0.1:8080/webhooks/razorpay")
+        raise WrongArgument(
+            "the url must be an absolute http(s) address, such as http://127.0.0.1:8080/webhooks/razorpay"
+        )
     if not allowed and not is_loopback(url):
         host = urlsplit(url).hostname
         raise Refused(f"{host} is not this host: simulated payments go elsewhere only with --allow-remote")

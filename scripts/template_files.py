@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from models.settings import DEFAULT_ROUTES, Recipient
+from models.settings import ALERT_ROUTES, DEFAULT_ROUTES, Recipient
 from watcher.render import WITH_HTML, WITH_SUBJECT
 
+NOTICES = (*DEFAULT_ROUTES, *ALERT_ROUTES)
 BUILT_IN, YOURS = "built-in", "yours"
 EVERYBODY = "everybody else"
 """Those recipients who have no words of their own."""
@@ -30,7 +31,7 @@ class Message:
     def place(self) -> tuple[int, str, int, str]:
         """Notices in the order of their table, then channels, then whoever comes first."""
         return (
-            list(DEFAULT_ROUTES).index(self.notice),
+            NOTICES.index(self.notice),
             self.channel,
             _RECIPIENTS.index(self.recipient),
             self.language,
@@ -84,7 +85,7 @@ def _read(name: str) -> tuple[Message, str] | None:
     part = next((part for part in _PARTS if file.endswith(part)), "")
     notice = file.removesuffix(part)
     recipient = folders[2] if len(folders) == 3 else EVERYBODY
-    if len(folders) not in {2, 3} or notice not in DEFAULT_ROUTES or recipient not in _RECIPIENTS:
+    if len(folders) not in {2, 3} or notice not in NOTICES or recipient not in _RECIPIENTS:
         return None
     language, channel = folders[:2]
     used = part == _TEXT or channel in (WITH_SUBJECT if part == _SUBJECT else WITH_HTML)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from models.alerts import ADVICE
+from models.settings import ALERT_ROUTES
 from scripts.output import MASKED, masked
 from watcher.notices import REFS
 
@@ -56,6 +58,15 @@ SAMPLE: Mapping[str, Any] = {
         ],
     },
 }
+_ALERT = {
+    "kind": "event_unmatched",
+    "todo": ADVICE["event_unmatched"],
+    "count": 2,
+    "facts": [
+        ("SampleEvent0001", "payment.captured pay_Sample0000000003, last 2026-01-15 09:30 UTC"),
+        ("SampleEvent0002", "payment.captured pay_Sample0000000004, 3 times, last 2026-01-14 18:05 UTC"),
+    ],
+}
 _SAMPLE_REFS = {
     "payment_failed": "pay_Sample0000000000",
     "refund_processed": "rfnd_Sample000000001",
@@ -79,7 +90,9 @@ class Subject:
 
 
 def sample(notice: str) -> Subject:
-    """The made-up order in the moment of this fact."""
+    """The made-up order in the moment of this fact; for an alert a made-up alert stands in its place."""
+    if notice in ALERT_ROUTES:
+        return Subject({"alert": _ALERT}, None, _AT)
     order = copy.deepcopy(dict(SAMPLE))
     if notice in _STATES:
         kind, state = _STATES[notice]

@@ -12,11 +12,10 @@ from typing import Any
 
 from pymongo.errors import DuplicateKeyError
 
-from models.alerts import ADVICE, resolve_quiet
+from models.alerts import ADVICE, STILL_OPEN, resolve_quiet
 from models.clock import ServerClock
 from models.database import Database
 from models.settings import NotificationSettings
-from models.states import AlertState
 from watcher.notices import AlertNotice
 from watcher.outbox import Outbox
 
@@ -24,7 +23,6 @@ TOLD_OTHERWISE = frozenset({"payment_review"})
 """Kinds whose facts have a notice of their own."""
 MOST_NAMED = 10
 MOST_AT_ONCE = 500
-_OPEN = {"state": {"$nin": [AlertState.ACKNOWLEDGED, AlertState.RESOLVED]}}
 
 
 class AlertTeller:
@@ -55,7 +53,7 @@ class AlertTeller:
         """Ids of the alerts to tell, by kind: never told, or told long ago and seen again since."""
         since = now - self._repeat
         wanted = {
-            **_OPEN,
+            **STILL_OPEN,
             "kind": {"$nin": sorted(TOLD_OTHERWISE)},
             "$or": [{"notifiedAt": None}, {"notifiedAt": {"$lt": since}, "lastAt": {"$gt": since}}],
         }
@@ -95,7 +93,7 @@ def _state_id(kind: str) -> str:
 
 async def subject(db: Database, kind: str) -> dict[str, Any] | None:
     """What a message about a kind is about, in the place of an order; None when nobody need look any more."""
-    query = {**_OPEN, "kind": kind}
+    query = {**STILL_OPEN, "kind": kind}
     found = await db.alerts.find(query).sort("lastAt", -1).limit(MOST_NAMED).to_list()
     if not found:
         return None

@@ -114,13 +114,7 @@ def require_channels(settings: Settings, telemetry: Telemetry) -> None:
     """Refuse to start when a route needs a channel that is not there: its notices would be lost."""
     off = unconfigured(settings)
     _require_known_limits(settings)
-    routed = {
-        name
-        for notice, recipients in settings.notifications.effective_routes.items()
-        for names in recipients.values()
-        for name in names
-        if notice in settings.notifications.routes or name not in OPTIONAL_CHANNELS
-    }
+    routed = routed_channels(settings, optional=False)
     for name in sorted(routed):
         if name not in CHANNELS:
             known = ", ".join(CHANNELS)
@@ -129,10 +123,21 @@ def require_channels(settings: Settings, telemetry: Telemetry) -> None:
             raise SettingsError(f"notices are routed to {name}, but {off[name]}")
     if settings.notifications.admin_email is None and "email" in routed:
         telemetry.emit(
-            "admin.no_email", reason="PAYLATCH_NOTIFICATIONS__ADMIN_EMAIL is not set; alerts are in-app only"
+            "admin.no_email", reason="PAYLATCH_NOTIFICATIONS__ADMIN_EMAIL is not set; no alert goes out by mail"
         )
     for name in sorted((OPTIONAL_CHANNELS - routed) & off.keys()):
         telemetry.emit("channel.off", channel=name, reason=off[name])
+
+
+def routed_channels(settings: Settings, *, optional: bool = True) -> set[str]:
+    """Every channel that a route names; without the `optional` ones those that the watcher must have."""
+    return {
+        name
+        for notice, recipients in settings.notifications.effective_routes.items()
+        for names in recipients.values()
+        for name in names
+        if optional or notice in settings.notifications.routes or name not in OPTIONAL_CHANNELS
+    }
 
 
 def _require_known_limits(settings: Settings) -> None:

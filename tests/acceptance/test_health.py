@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -76,17 +77,25 @@ async def test_captured_and_order_paid_of_one_payment_are_one_credit_one_fulfilm
         assert len(box.to("asha1@example.com")) == 1
 
 
-def test_the_doctor_names_what_is_missing(tmp_path: Path, mongodb_uri: str) -> None:
+@pytest.mark.asyncio
+async def test_the_doctor_names_what_is_missing(tmp_path: Path, mongodb_uri: str) -> None:
     values = {"PAYLATCH_MONGODB__URI": mongodb_uri, "PAYLATCH_MONGODB__DATABASE": "paylatch_test_doctor"}
     done = paylatch("doctor", folder=tmp_path, **values)
     assert done.returncode == 1
     assert not done.stderr
     found = {line[8:30].strip(): line[:8].strip() for line in done.stdout.splitlines()}
-    assert (found["webhook secrets"], found["indexes"], found["database"]) == ("WRONG", "WRONG", "ok")
+    wrong = {what for what, grade in found.items() if grade == "WRONG"}
+    assert wrong == {"webhook secrets", "channel email", "indexes"}
     assert paylatch("indexes", folder=tmp_path, **values).returncode == 0
-    well = paylatch("doctor", folder=tmp_path, RAZORPAY_WEBHOOK_SECRET="x", **values)
+    async with mailbox() as box:
+        mail = {"PAYLATCH_EMAIL__HOST": "127.0.0.1", "PAYLATCH_EMAIL__PORT": str(box.port)}
+        mail["PAYLATCH_EMAIL__FROM"] = "shop@example.com"
+        well = await asyncio.to_thread(
+            paylatch, "doctor", folder=tmp_path, RAZORPAY_WEBHOOK_SECRET="x", **mail, **values
+        )
     assert "WRONG" not in well.stdout
     assert well.returncode == 0, well.stdout
+    assert "mail server" in well.stdout
 
 
 def test_the_doctor_says_when_there_is_no_database_or_no_mail_server(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -94,12 +95,35 @@ def test_an_unknown_crash_point_is_an_error(tmp_path: Path) -> None:
     "serve", "watch", "database", "indexes", "doctor", "demo", "run", "simulate",
     "events list", "events show", "events requeue", "orders show", "orders unmatched",
     "notifications list", "notifications show", "notifications retry", "notifications resolve", "notifications release",
-    "alerts list",
+    "alerts list", "alerts ack", "status", "reconcile", "templates list", "templates preview",
+    "orders review list", "orders review show", "orders review accept", "orders review reject",
 ])  # fmt: skip
 def test_every_command_has_help_with_an_example(tmp_path: Path, command: str) -> None:
     done = paylatch(*command.split(), "--help", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Example" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", ["", "--help", "orders --help"])
+def test_an_overview_says_of_every_command_what_it_does(tmp_path: Path, arguments: str) -> None:
+    done = paylatch(*arguments.split(), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("│ ").split(maxsplit=1) for line in done.stdout.splitlines() if re.match("│ [a-z]", line)]
+    assert len(rows) >= 3
+    assert [row[0] for row in rows if len(row) < 2] == []
+
+
+@pytest.mark.parametrize("arguments", [
+    "events list --newer-than soon", "events list --limit 0", "events list --status new",
+    "notifications list --limit -1", "notifications release --limit -1", "orders unmatched --limit 0",
+    "orders review list --limit 0", "alerts list --limit 0", "templates preview nothing", "demo --orders 0",
+    "demo --rate 0", "database --port 70000", "simulate --url ftp://127.0.0.1/",
+])  # fmt: skip
+def test_an_argument_that_makes_no_sense_ends_with_2(tmp_path: Path, mongodb_uri: str, arguments: str) -> None:
+    done = paylatch(*arguments.split(), folder=tmp_path, PAYLATCH_MONGODB__URI=mongodb_uri, RAZORPAY_WEBHOOK_SECRET="x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.asyncio

@@ -363,16 +363,7 @@ async def test_a_line_that_hangs_is_503_for_every_caller_and_the_retries_are_rig
         assert max(took for _, took in answers) < ANSWERED_WITHIN
         between.resume()
 
-        async def retried(number: int) -> str:
-            """As the provider does: again after anything but a 200."""
-
-            async def said() -> str | None:
-                status, body = await shop.post(sample.captured(number), f"E{number}")
-                return str(body["status"]) if status == 200 else None
-
-            return str(await eventually(said, f"E{number} is taken"))
-
-        verdicts = await asyncio.gather(*(retried(number) for number in numbers))
+        verdicts = await asyncio.gather(*(until_taken(shop, number) for number in numbers))
         assert set(verdicts) <= {ACCEPTED, DUPLICATE}
         await assert_effect_once(db, *numbers)
         assert await db.events.count_documents({}) == len(numbers)
@@ -431,18 +422,21 @@ async def test_a_connection_that_is_cut_while_an_insert_is_under_way_loses_and_d
         assert {status for status, _ in answers} == {503}
         between.resume()
 
-        async def retried(number: int) -> str:
-            async def said() -> str | None:
-                status, body = await shop.post(sample.captured(number), f"E{number}")
-                return str(body["status"]) if status == 200 else None
-
-            return str(await eventually(said, f"E{number} is taken"))
-
-        verdicts = await asyncio.gather(*(retried(number) for number in numbers))
+        verdicts = await asyncio.gather(*(until_taken(shop, number) for number in numbers))
         assert set(verdicts) <= {ACCEPTED, DUPLICATE}
         assert DUPLICATE in verdicts or not stored
         await assert_effect_once(db, *numbers)
         assert await db.events.count_documents({"eventType": "payment.captured"}) == len(numbers)
+
+
+async def until_taken(shop: Endpoint, number: int) -> str:
+    """As the provider does: again after anything but a 200."""
+
+    async def said() -> str | None:
+        status, body = await shop.post(sample.captured(number), f"E{number}")
+        return str(body["status"]) if status == 200 else None
+
+    return str(await eventually(said, f"E{number} is taken"))
 
 
 async def submitted(shop: Endpoint) -> bool:

@@ -342,7 +342,7 @@ async def test_the_old_name_takes_the_same_options(desk: EventsDesk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["list", "--newer-than", "yesterday"], 1),
+        (["list", "--newer-than", "yesterday"], 2),
         (["list", "--status", "nonsense"], 2),
         (["requeue", "--nonsense"], 2),
         (["show"], 2),

@@ -157,7 +157,7 @@ async def test_a_page_goes_to_a_file_or_to_standard_output(desk: OrdersDesk) -> 
     assert piped.out.rstrip().endswith("</html>")
     both = await desk.run("orders", "show", "ord1", "--json", "--html", "-")
     nowhere = await desk.run("orders", "show", "ord1", "--html", "no/such/folder.html")
-    assert (both.code, both.out, nowhere.code) == (1, "", 1)
+    assert (both.code, both.out, nowhere.code) == (2, "", 1)
     assert "cannot be written" in nowhere.err
 
 
@@ -331,5 +331,5 @@ async def test_alerts_are_listed_newest_first_with_what_to_do(desk: OrdersDesk) 
         assert (alert["kind"], alert["count"]) == ("payment_review", 1)
         assert "paylatch orders show PAYMENT" in alert["todo"]
     table = await desk.run("alerts", "list")
-    assert table.out.startswith("2 alerts")
+    assert table.out.startswith("2 open alerts")
     assert "orders show" in table.out

@@ -124,7 +124,7 @@ async def test_what_cannot_be_repaired_ends_with_1(desk: ReconcileDesk) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("options", "code"),
-    [(("--from", "2026-02-02", "--to", "2026-02-01"), 1), (("--from", "2999-01-01"), 1), (("--from", "soon"), 2)],
+    [(("--from", "2026-02-02", "--to", "2026-02-01"), 2), (("--from", "2999-01-01"), 2), (("--from", "soon"), 2)],
 )
 async def test_days_that_cannot_be_are_refused(desk: ReconcileDesk, options: tuple[str, ...], code: int) -> None:
     assert (await desk.reconcile(*options)).code == code

@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
-from models.errors import DatabaseUnfit, HistoryLost, PayLatchError, Refused, SettingsError, Unavailable
+from models.errors import DatabaseUnfit, HistoryLost, PayLatchError, Refused, SettingsError, Unavailable, WrongArgument
 from scripts import cli
 
 
@@ -18,6 +18,11 @@ def failing(error: Exception) -> object:
     return app
 
 
+def call(monkeypatch: pytest.MonkeyPatch, app: object) -> None:
+    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr("sys.argv", ["paylatch", "events", "list"])
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [(OperationFailure("asha@example.com", 13), 3), (OperationFailure("x", 121), 5), (AutoReconnect("host:1"), 5)],
@@ -25,7 +30,7 @@ def failing(error: Exception) -> object:
 def test_a_drivers_error_is_one_sentence_without_its_text(
     error: PyMongoError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "app", failing(error))
+    call(monkeypatch, failing(error))
     with pytest.raises(SystemExit) as ended:
         cli.main()
     said = capsys.readouterr().err
@@ -38,6 +43,7 @@ def test_a_drivers_error_is_one_sentence_without_its_text(
     ("error", "code"),
     [
         (Refused("no"), 1),
+        (WrongArgument("no"), 2),
         (SettingsError("no"), 2),
         (DatabaseUnfit("no"), 3),
         (HistoryLost("no"), 4),
@@ -48,7 +54,7 @@ def test_a_drivers_error_is_one_sentence_without_its_text(
 def test_each_error_of_ours_has_its_exit_code(
     error: PayLatchError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "app", failing(error))
+    call(monkeypatch, failing(error))
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert (ended.value.code, capsys.readouterr().err) == (code, "paylatch: no\n")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.errors import Refused, SettingsError
+from models.errors import Refused, SettingsError, WrongArgument
 from models.settings import DEFAULT_ROUTES, Recipient
 from scripts.message_templates import Choice, list_templates, preview
 from scripts.template_files import files, origin_of
@@ -49,11 +49,29 @@ def test_every_notice_is_listed_in_its_languages(capsys: Said) -> None:
     found = {
         (t["notice"], t["channel"], t["recipient"], t["language"]): t["parts"] for t in listed(capsys)["templates"]
     }
-    assert {notice for notice, *_ in found} == set(DEFAULT_ROUTES)
+    assert {notice for notice, *_ in found} == {*DEFAULT_ROUTES, "alert"}
     mail = dict.fromkeys((".subject.txt", ".txt", ".html"), "built-in")
     assert found["payment_completed", "email", "everybody else", "hi"] == mail
     assert found["payment_review", "email", "admin", "en"] == mail
     assert ("payment_review", "email", "admin", "hi") not in found
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("channel", ["email", "inapp", "apprise"])
+async def test_an_alert_can_be_previewed_in_the_shops_own_words_too(own: Path, capsys: Said, channel: str) -> None:
+    built_in = await previewed(capsys, "alert", channel=channel)
+    assert (built_in["recipient"], "SampleEvent0001" in built_in["text"]) == ("admin", True)
+    folder = own / "en" / channel / "admin"
+    folder.mkdir(parents=True)
+    (folder / "alert.txt").write_text("A title\n{{ order.alert.count }} of them")
+    assert (await previewed(capsys, "alert", channel=channel))["text"].strip().endswith("2 of them")
+    assert listed(capsys, "alert")["others"] == []
+
+
+@pytest.mark.asyncio
+async def test_an_alert_is_about_no_order() -> None:
+    with pytest.raises(WrongArgument, match="an alert is about no order"):
+        await preview("alert", which=Choice(order="SH-1001"))
 
 
 def test_one_notice_can_be_asked_for(capsys: Said) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -268,3 +269,14 @@ def test_a_notice_without_a_template_is_an_error_of_ours(renderer: Renderer) -> 
 def test_an_unknown_locale_or_time_zone_is_a_settings_error(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"PAYLATCH_SHOP__{name.upper()}"):
         Renderer(settings(shop={name: value}))
+
+
+def test_an_alert_mail_stacks_its_long_references_so_that_a_phone_can_show_them(renderer: Renderer) -> None:
+    reference = "duplicate_capture:" + "pay_" * 20
+    alert = {"kind": "payment_review", "todo": "look at <it>", "count": 1, "facts": [(reference, "order <b>7</b>")]}
+    mail = renderer.render("alert", None, "email", "admin", {"alert": alert}, datetime(2026, 1, 15, 9, 30, tzinfo=UTC))
+    assert mail.html is not None
+    assert "white-space:nowrap" not in mail.html
+    assert f"{reference}</bdi></span><br><bdi>order &lt;b&gt;7&lt;/b&gt;</bdi>" in mail.html
+    assert "Look at &lt;it&gt;." in mail.html
+    assert ">Payment review<" in mail.html

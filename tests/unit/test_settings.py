@@ -302,6 +302,12 @@ def test_a_key_of_the_other_mode_is_refused(environment: Given, mode: str, key_i
     assert f"mode is {mode} but key_id is of the other mode" in refusal()
 
 
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "a/b", "x" * 64])
+def test_a_database_that_mongodb_cannot_have_is_refused(environment: Given, name: str) -> None:
+    environment(PAYLATCH_MONGODB__URI=URI, PAYLATCH_MONGODB__DATABASE=name)
+    assert "PAYLATCH_MONGODB__DATABASE is wrong: a database's name has 1 to 63 characters" in refusal()
+
+
 def test_settings_cannot_be_changed_afterwards(environment: Given) -> None:
     environment(PAYLATCH_MONGODB__URI=URI)
     settings = load_settings()

@@ -17,6 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 from pymongo.errors import ServerSelectionTimeoutError
 
+from models.errors import PayLatchError, Refused, SettingsError, Unavailable, WrongArgument
 from scripts.simulate import Outcome, Trial, _print_json, _print_tables, _problems, simulate
 from scripts.simulator import builders
 from scripts.simulator.attacks import ATTACKS, AttackResult, Target, run_attacks
@@ -676,46 +677,45 @@ def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("changes", "code", "sentence"),
+    ("changes", "kind", "sentence"),
     [
-        ({"url": "http://192.0.2.1/hook"}, 1, "--allow-remote"),
-        ({"url": "ftp://127.0.0.1/hook"}, 1, "absolute http"),
-        ({"url": "http://127.0.0.1:99999/hook"}, 1, "absolute http"),
-        ({"url": "http://[::1/hook"}, 1, "absolute http"),
-        ({"url": "http://127.0.0.1:1/hook"}, 1, "start `paylatch serve` first"),
-        ({"rotate": True}, 2, "two secrets"),
+        ({"url": "http://192.0.2.1/hook"}, Refused, "--allow-remote"),
+        ({"url": "ftp://127.0.0.1/hook"}, WrongArgument, "absolute http"),
+        ({"url": "http://127.0.0.1:99999/hook"}, WrongArgument, "absolute http"),
+        ({"url": "http://[::1/hook"}, WrongArgument, "absolute http"),
+        ({"url": "http://127.0.0.1:1/hook"}, Unavailable, "start `paylatch serve` first"),
+        ({"rotate": True}, SettingsError, "two secrets"),
     ],
 )
-async def test_what_cannot_be_done_is_one_sentence_and_an_exit_code(
-    settings: None, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], code: int, sentence: str
+async def test_what_cannot_be_done_is_an_error_of_ours_like_every_commands(
+    settings: None,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    kind: type[PayLatchError],
+    sentence: str,
 ) -> None:
-    assert await simulate(**changes) == code
-    said = capsys.readouterr()
-    assert sentence in said.err
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+    with pytest.raises(kind, match=sentence) as raised:
+        await simulate(**changes)
+    assert raised.type is kind
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.asyncio
-async def test_without_a_secret_nothing_is_sent(
-    settings: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_secret_nothing_is_sent(settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYLATCH_RAZORPAY__WEBHOOK_SECRETS", "{}")
-    assert await simulate() == 2
-    assert "no webhook secret is set" in capsys.readouterr().err
+    with pytest.raises(SettingsError, match="no webhook secret is set"):
+        await simulate()
 
 
 @pytest.mark.asyncio
 async def test_an_unusable_database_address_is_named_without_its_password(
-    settings: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PAYLATCH_MONGODB__URI", "mongodb://user:pass word@:x/")
     async with TestServer(web.Application()) as server:
-        assert await simulate(url=str(server.make_url("/"))) == 2
-    said = capsys.readouterr().err
-    assert "PAYLATCH_MONGODB__URI" in said
-    assert "pass" not in said
-    assert said.count("\n") == 1
+        with pytest.raises(SettingsError, match="PAYLATCH_MONGODB__URI") as raised:
+            await simulate(url=str(server.make_url("/")))
+    assert "pass" not in str(raised.value)
 
 
 class Unreachable:
@@ -730,15 +730,13 @@ class Unreachable:
 
 @pytest.mark.asyncio
 async def test_no_database_is_one_sentence_without_the_drivers_text(
-    settings: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scripts.simulate.database", lambda _: Unreachable())
     async with TestServer(web.Application()) as server:
-        assert await simulate(url=str(server.make_url("/")), orders=1) == 1
-    said = capsys.readouterr().err
-    assert "is it running" in said
-    assert "driver" not in said
-    assert said.count("\n") == 1
+        with pytest.raises(Unavailable, match="is it running") as raised:
+            await simulate(url=str(server.make_url("/")), orders=1)
+    assert "driver" not in str(raised.value)
 
 
 def a_trial() -> tuple[Trial, Outcome]:
