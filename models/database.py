@@ -7,7 +7,7 @@ import contextlib
 import socket
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,17 +119,18 @@ async def _wait_for(waited: Awaitable[bool], timeout: float | None) -> bool:  # 
         return await waited
 
 
-_opens: Callable[..., Awaitable[socket.socket]] = vars(pymongo.pool_shared)["_async_create_connection"]
+_OPENS = "_async_create_connection"
+_opens: Any = vars(pymongo.pool_shared).get(_OPENS)
 
 
-async def _open_socket(*arguments: object) -> socket.socket:
+async def _open_socket(*arguments: object) -> object:
     """As the driver's own, which leaves its socket open when it is cancelled while it connects (PyMongo 4.20)."""
     try:
         return await _opens(*arguments)
     except asyncio.CancelledError as error:
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            if isinstance(opened := frame.f_locals.get("sock"), socket.socket):
-                opened.close()
+            if isinstance(lost := frame.f_locals.get("sock"), socket.socket):
+                lost.close()
         raise
 
 
@@ -139,7 +140,8 @@ def _mend_driver() -> None:
     Python 3.11's `wait_for` runs what it waits for in a task of its own. When an operation that waits for a server is
     cancelled at the wrong moment, that task takes the driver's topology lock and nobody gives it back. 3.12 mended it.
     """
-    setattr(pymongo.pool_shared, "_async_create_connection", _open_socket)  # noqa: B010 - it is the module's own name
+    if _opens is not None:  # another version of the driver may not have it
+        setattr(pymongo.pool_shared, _OPENS, _open_socket)
     if sys.version_info < (3, 12):
         setattr(pymongo.lock, "wait_for", _wait_for)  # noqa: B010 - it is no name that the module exports
 

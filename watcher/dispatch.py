@@ -179,6 +179,7 @@ class Dispatcher:
         ref = ":".join(row["refs"]) or None
         words = self._renderer.render(notice, ref, channel, to, order, row["factAt"])
         data = {"order_id": row["orderId"], "notice": notice, "role": to, "user_id": order.get("userId")}
+        data["language"] = words.language
         return Message(address, words.subject, words.text, words.html, data)
 
     async def _send(self, row: RawDocument, message: Message) -> str:
