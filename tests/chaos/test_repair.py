@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +18,7 @@ from tests.support.endpoint import Endpoint, endpoint
 from tests.support.mailbox import QUIET, email, mailbox
 from tests.support.oracle import agree
 from tests.support.wait import eventually
+from watcher.repair import Repair
 
 pytestmark = QUIET
 
@@ -164,6 +165,55 @@ async def test_a_change_of_the_amount_without_an_open_review_evaluates_nothing_a
         await until_read(db)
         assert running.events("order.corrected") == []
         assert await db.events.count_documents({"requeues": {"$gt": 0}}) == 0
+
+
+ODD: list[dict[str, Any]] = [
+    {"status": "pending", "attempts": [{"captured": True, "paymentId": ["pay_1"]}]},
+    {"status": "pending", "review": [{"state": "open", "reason": {"text": "call"}}]},
+    {"status": ["pending"], "attempts": {"captured": True}, "refs": [{"kind": ["order"], "id": {}}]},
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("payment", ODD, ids=["attempts", "review", "everything"])
+async def test_a_payment_that_the_shop_filled_with_nonsense_stops_neither_the_stream_nor_a_sweep(
+    db: Database, make_settings: SettingsMaker, payment: dict[str, Any]
+) -> None:
+    settings = make_settings(watcher=QUICK)
+    await db.orders.insert_one(sample.order(1))
+    async with daemon(settings, db) as running:
+        await db.orders.update_one({"_id": "ord1"}, {"$set": {"payment": payment}})
+        await until_read(db)
+        assert running.events("stream.failed") == []
+        assert await db.dead_letters.count_documents({}) == 0
+    await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": {"cluster.setName": "another"}})
+    async with daemon(settings, db) as running:
+        await running.until_emitted("sweep.done")
+        assert running.events("duty.failed") == []
+
+
+@pytest.mark.asyncio
+async def test_a_change_that_cannot_be_repaired_is_kept_aside_and_the_others_are(
+    db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Repair.after
+
+    async def odd(self: Repair, changes: Sequence[Mapping[str, Any]]) -> None:
+        if any(change["documentKey"]["_id"] == "ord2" for change in changes):
+            raise ZeroDivisionError
+        await real(self, changes)
+
+    async with daemon(make_settings(watcher=QUICK), db) as running:
+        monkeypatch.setattr(Repair, "after", odd)
+        async with db.client.start_session() as session, await session.start_transaction():
+            await db.orders.insert_many(
+                [sample.order(number, status="completed") for number in (1, 2, 3)], session=session
+            )
+        await agree(db, {f"ord{number}": PAID for number in (1, 2, 3)})
+        await until_read(db)
+        (letter,) = await db.dead_letters.find().to_list()
+        assert (letter["documentKey"], letter["error"]) == ({"_id": "ord2"}, "ZeroDivisionError")
+        assert running.events("stream.failed") == []
 
 
 @pytest.mark.asyncio
