@@ -23,6 +23,7 @@ from tests.support.mailbox import HANG, QUIET, Mailbox, email, mailbox
 from tests.support.rows import abandoned, now, paid, row, until_arrived
 from tests.support.wait import eventually
 from watcher.cap import impose, in_force
+from watcher.channels import Message, NotSent, Sent
 from watcher.channels.email import EmailChannel
 from watcher.dispatch import Dispatcher
 from watcher.observe import WatcherMetrics
@@ -168,6 +169,22 @@ async def test_a_provider_that_is_down_is_left_alone_and_costs_the_waiting_rows_
         assert await sender.statuses() == {"sent": 40}
     assert len(box.arrived) == 40
     assert max(one["attempts"] for one in await db.notification_log.find({}).to_list()) <= 3
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_asks_for_hours_is_told_of_at_the_first_try(
+    db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tomorrow(self: EmailChannel, key: str, message: Message) -> Sent:
+        raise NotSent("http_429", 86_400.0)
+
+    monkeypatch.setattr(EmailChannel, "send", tomorrow)
+    await owed(db, 1)
+    async with mailbox() as box, sending(db, make_settings, box) as sender:
+        await sender.rounds()
+        stored = await until_status(db, MAIL, "retry")
+    assert stored["nextAttemptAt"] - stored["updatedAt"] < timedelta(hours=2), "long before it expires"
+    assert [alert["ref"] for alert in await alerts(db, "notifications_delayed")] == ["email:http_429"]
 
 
 class _Pause:
