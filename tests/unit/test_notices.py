@@ -141,6 +141,38 @@ def test_a_replaced_order_tells_its_history_again_under_the_same_keys() -> None:
     assert names(change) == [("payment_failed", "pay_A"), ("payment_completed",)]
 
 
+OUR_REFUND = {"refundId": "rfnd_1", "amount": 300, "status": "processed", "statuses": ["created", "processed"]}
+OUR_FAILURE = {"paymentId": "pay_1", "statuses": ["failed"]}
+
+
+@pytest.mark.parametrize("shape", [1, 2, 3], ids=["sub-document", "replace", "born"])
+@pytest.mark.parametrize(
+    ("payment", "expected"),
+    [
+        ({"status": "refunded", "amountPaid": 300, "refunds": [OUR_REFUND]}, []),
+        ({"status": "partially_refunded", "amountPaid": 900, "refunds": [OUR_REFUND, "by hand"]}, []),
+        ({"status": "failed", "attempts": [OUR_FAILURE]}, []),
+        ({"status": "completed", "attempts": [OUR_FAILURE]}, [("payment_completed",)]),
+        ({"status": "refunded", "amountPaid": 900, "refunds": [OUR_REFUND]}, [("payment_refunded",)]),
+        ({"status": "refunded", "refunds": [OUR_REFUND]}, [("payment_refunded",)]),
+        (
+            {"status": "refunded", "amountPaid": 300, "refunds": [OUR_REFUND | {"status": "failed"}]},
+            [("payment_refunded",)],
+        ),
+        ({"status": "partially_refunded", "refunds": [{"status": "processed", "amount": 1}]}, [("payment_refunded",)]),
+        (
+            {"status": "failed", "attempts": [{"paymentId": "pay_1", "statuses": ["captured"]}]},
+            [("payment_failed", "-")],
+        ),
+        ({"status": "failed", "attempts": "none"}, [("payment_failed", "-")]),
+    ],
+)
+def test_a_status_that_the_shop_had_from_us_and_saved_with_the_whole_payment_is_not_told_again(
+    shape: int, payment: dict[str, Any], expected: list[tuple[str, ...]]
+) -> None:
+    assert names(foreign(payment)[shape]) == expected
+
+
 @pytest.mark.parametrize("operation", ["replace", "insert"])
 def test_a_status_that_our_history_does_not_know_was_written_by_the_merchant(operation: str) -> None:
     history = [ours(1, "payment_failed", ref="pay_A", to="failed")]
