@@ -144,6 +144,7 @@ async def test_scenario_24_a_missing_heartbeat_is_told_once_until_one_arrives(db
     assert alert["count"] == 1
     heart.opened()
     assert heart.stalled, "a new stream is not trusted before it brings something"
+    assert not heart.missing, "but it has its time, too"
     heart.arrived()
     assert not heart.stalled
 
