@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from models.alerts import acknowledge, record_alert
+from models.clock import ServerClock
 from models.database import Database
 from tests.conftest import SettingsMaker
 from tests.support.daemon import Daemon, daemon
@@ -115,6 +117,22 @@ async def test_what_comes_after_a_message_whose_maker_was_killed_is_in_the_next_
         await row_of(db, "alert:event_dead:1:inapp:admin", "suppressed")
         await dead(running, "E1")
         await row_of(db, "alert:event_dead:2:inapp:admin", "sent")
+
+
+@pytest.mark.asyncio
+async def test_what_still_goes_on_long_after_it_was_told_is_told_again_and_what_stopped_is_not(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    notifications, clock = make_settings().notifications, ServerClock(db.client)
+    await clock.run_once()
+    now = clock.now()
+    told_before = now - timedelta(seconds=2 * notifications.alert_repeat)
+    await record_alert(db, "event_dead", "E1", now)
+    await record_alert(db, "event_unmatched", "E2", told_before)
+    await db.alerts.update_many({}, {"$set": {"notifiedAt": told_before}})
+    outbox = Outbox(db, clock, notifications, {"inapp"})
+    assert (await AlertTeller(db, clock, outbox, notifications, lambda: None).run_once())["told"] == 1
+    assert await db.notification_log.distinct("key") == ["alert:event_dead:1:inapp:admin"]
 
 
 @pytest.mark.asyncio
