@@ -191,15 +191,17 @@ def _is_ours(payment: Mapping[str, Any], status: OrderStatus | None) -> bool:
     """Whether the shop saved a status that it had from us, with the attempts and refunds that made it."""
     if status is OrderStatus.FAILED:
         return any("failed" in attempt["statuses"] for attempt in _stored(payment, "attempts"))
-    back = [parse_amount(refund.get("amount")) or 0 for refund in _stored(payment, "refunds") if _stands(refund)]
-    whole = parse_amount(payment.get("amountPaid"))
-    if status is OrderStatus.REFUNDED:
-        return bool(back) and whole is not None and sum(back) >= whole
-    return status is OrderStatus.PARTIALLY_REFUNDED and bool(back)
+    whole = parse_amount(payment.get("amountPaid")) or 0
+    back = min(_refunded(payment), parse_amount(payment.get("amountRefunded")) or 0)
+    return (status is OrderStatus.REFUNDED and back >= whole > 0) or (
+        status is OrderStatus.PARTIALLY_REFUNDED and back > 0
+    )
 
 
-def _stands(refund: Mapping[str, Any]) -> bool:
-    return refund.get("status") == "processed"
+def _refunded(payment: Mapping[str, Any]) -> int:
+    """The sum of the refunds that we know of; some may be of a payment that was one too many."""
+    standing = [refund for refund in _stored(payment, "refunds") if refund.get("status") == "processed"]
+    return sum(parse_amount(refund.get("amount")) or 0 for refund in standing)
 
 
 def _stored(payment: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

@@ -83,6 +83,11 @@ async def test_scenario_12_a_database_that_is_killed_and_comes_back_loses_nothin
                 return False
 
             await eventually(back, "the database is back", PATIENCE)
+
+            async def reads_again() -> bool:
+                return len(running.events("stream.opened")) > 1
+
+            await eventually(reads_again, "its pause is over and it reads again", PATIENCE)
             await record(db, 2)
             await agree(db, {"ord1": PAID, "ord2": PAID})
             assert running.events("stream.gap") == []

@@ -143,27 +143,29 @@ def test_a_replaced_order_tells_its_history_again_under_the_same_keys() -> None:
 
 OUR_REFUND = {"refundId": "rfnd_1", "amount": 300, "status": "processed", "statuses": ["created", "processed"]}
 OUR_FAILURE = {"paymentId": "pay_1", "statuses": ["failed"]}
+REFUNDED = {"status": "refunded", "amountPaid": 300, "amountRefunded": 300, "refunds": [OUR_REFUND]}
+IN_PART = {"status": "partially_refunded", "amountPaid": 900, "amountRefunded": 300, "refunds": [OUR_REFUND, "by hand"]}
+BY_THE_SHOP: list[dict[str, Any]] = [
+    REFUNDED | {"amountPaid": 900, "amountRefunded": 900},
+    REFUNDED | {"amountRefunded": 0},
+    REFUNDED | {"amountPaid": None},
+    REFUNDED | {"refunds": [OUR_REFUND | {"status": "failed"}]},
+    REFUNDED | {"refunds": [{"amount": 300, "status": "processed"}]},
+    IN_PART | {"refunds": []},
+    IN_PART | {"amountRefunded": 0},
+]
 
 
 @pytest.mark.parametrize("shape", [1, 2, 3], ids=["sub-document", "replace", "born"])
 @pytest.mark.parametrize(
     ("payment", "expected"),
     [
-        ({"status": "refunded", "amountPaid": 300, "refunds": [OUR_REFUND]}, []),
-        ({"status": "partially_refunded", "amountPaid": 900, "refunds": [OUR_REFUND, "by hand"]}, []),
+        (REFUNDED, []),
+        (IN_PART, []),
         ({"status": "failed", "attempts": [OUR_FAILURE]}, []),
         ({"status": "completed", "attempts": [OUR_FAILURE]}, [("payment_completed",)]),
-        ({"status": "refunded", "amountPaid": 900, "refunds": [OUR_REFUND]}, [("payment_refunded",)]),
-        ({"status": "refunded", "refunds": [OUR_REFUND]}, [("payment_refunded",)]),
-        (
-            {"status": "refunded", "amountPaid": 300, "refunds": [OUR_REFUND | {"status": "failed"}]},
-            [("payment_refunded",)],
-        ),
-        ({"status": "partially_refunded", "refunds": [{"status": "processed", "amount": 1}]}, [("payment_refunded",)]),
-        (
-            {"status": "failed", "attempts": [{"paymentId": "pay_1", "statuses": ["captured"]}]},
-            [("payment_failed", "-")],
-        ),
+        *((payment, [("payment_refunded",)]) for payment in BY_THE_SHOP),
+        ({"status": "failed", "attempts": [OUR_FAILURE | {"statuses": ["captured"]}]}, [("payment_failed", "-")]),
         ({"status": "failed", "attempts": "none"}, [("payment_failed", "-")]),
     ],
 )
