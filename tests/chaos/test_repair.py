@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from models.clock import ServerClock
 from models.database import Database
 from models.replay import make_due_again
+from models.telemetry import Telemetry
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.daemon import PAID, Daemon, alerts, daemon, until_read
@@ -97,6 +99,17 @@ async def test_a_sweep_finds_what_a_stale_save_lost_while_nobody_read(
 
 
 @pytest.mark.asyncio
+async def test_an_order_that_was_read_before_its_payment_was_written_has_lost_nothing(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    async with paid_order(db, make_settings()) as (_, loaded):
+        clock = ServerClock(db.client)
+        await clock.run_once()
+        assert await Repair(db, clock, Telemetry()).restore([loaded]) == 0
+        assert await alerts(db, "order_facts_lost") == []
+
+
+@pytest.mark.asyncio
 async def test_a_periodic_sweep_tells_what_was_never_told(db: Database, make_settings: SettingsMaker) -> None:
     settings = make_settings(watcher={**QUICK, "sweep_interval": 0.2})
     async with daemon(settings, db), paid_order(db, settings):
@@ -153,6 +166,25 @@ async def test_a_correction_while_the_event_is_being_evaluated_is_not_missed(
         await running.until_emitted("order.under_way")
         await db.events.update_one({"eventId": "E1"}, {"$set": {"status": "completed"}})
         assert await running.until_emitted("order.corrected") == {"order": "ord1", "events": 1}
+
+
+REFUND = ("refund_processed:email:customer", "refund_processed:inapp:admin")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("amount", [sample.AMOUNT, 100], ids=["refunded", "partially refunded"])
+async def test_a_payment_that_the_shop_saves_as_it_has_it_from_us_tells_no_refund_of_the_shops_own(
+    db: Database, make_settings: SettingsMaker, amount: int
+) -> None:
+    settings = make_settings(watcher=QUICK)
+    async with daemon(settings, db), paid_order(db, settings) as (shop, _):
+        await shop.processed(sample.refunded(1, amount=amount), "E2")
+        loaded = await shop.order(1)
+        for note in ("packed", "sent"):
+            await db.orders.update_one({"_id": "ord1"}, {"$set": {"payment": {**loaded["payment"], "note": note}}})
+        await db.orders.replace_one({"_id": "ord1"}, {"payment": loaded["payment"]})
+        await until_read(db)
+        await agree(db, {"ord1": [*PAID, *REFUND]})
 
 
 @pytest.mark.asyncio

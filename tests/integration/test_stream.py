@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from bson.datetime_ms import DatetimeMS
 from pymongo import ReplaceOne, UpdateOne
 from pymongo.errors import ServerSelectionTimeoutError
 
+from models.clock import ServerClock
 from models.database import Database, database
 from models.errors import DatabaseUnfit, HistoryLost
 from models.settings import Settings
@@ -310,6 +312,21 @@ async def test_scenario_25_rows_come_before_the_checkpoint_which_only_moves_forw
     assert seqs == sorted(set(seqs))
     assert [moment for moment, _, _ in saves] == sorted(moment for moment, _, _ in saves)
     assert (await checkpoint(db))["seq"] == seqs[-1]
+
+
+@pytest.mark.asyncio
+async def test_scenario_25_a_late_write_of_an_earlier_place_or_leader_changes_nothing(db: Database) -> None:
+    await first_started(db, hours_ago=0)
+    clock = ServerClock(db.client)
+    await clock.run_once()
+    keeper = PlaceKeeper(db, clock, "hash")
+    start = await keeper.adopt(2, await keeper.baseline())
+    assert await keeper.save(2, replace(start, token={"_data": "second"}, seq=2))
+    assert not await keeper.save(2, replace(start, token={"_data": "first"}, seq=1))
+    await keeper.adopt(1, await keeper.baseline())
+    assert not await keeper.save(1, replace(start, token={"_data": "of an older leader"}, seq=3))
+    stored = await checkpoint(db)
+    assert (stored["epoch"], stored["seq"], stored["token"]) == (2, 2, {"_data": "second"})
 
 
 @pytest.mark.asyncio
