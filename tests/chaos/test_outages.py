@@ -21,6 +21,7 @@ from tests.support.failpoints import failing
 from tests.support.mailbox import QUIET, email, mailbox
 from tests.support.oracle import agree
 from tests.support.proxy import proxy
+from tests.support.server import until_listening
 from tests.support.wait import PATIENCE, eventually
 
 pytestmark = QUIET
@@ -67,6 +68,7 @@ async def test_scenario_12_a_database_that_is_killed_and_comes_back_loses_nothin
 
     process = start()
     try:
+        until_listening(port, process)
         address = f"{uri(port)}&heartbeatFrequencyMS=500"
         async with shop_on(address, **QUICK) as (settings, db), daemon(settings, db) as running:
             await db.orders.insert_many([sample.order(number) for number in (1, 2)])

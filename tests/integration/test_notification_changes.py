@@ -175,6 +175,17 @@ async def test_resolve_wants_to_be_told_which(db: Database, desk: Desk) -> None:
     assert "--sent" in said.out + said.err
 
 
+@pytest.mark.asyncio
+async def test_a_row_that_its_sender_moved_since_it_was_read_is_left_alone(db: Database) -> None:
+    stored_row = row(1, status="sending")
+    await db.notification_log.insert_one(stored_row)
+    as_read = {**stored_row, "status": "held"}
+    assert not await interventions.release(db, as_read, now())
+    assert not await interventions.retry(db, as_read, now(), force=True)
+    assert not await interventions.resolve(db, as_read, now(), "asha", sent=True)
+    assert (await stored(db, 1))["status"] == "sending"
+
+
 # --- release ---
 
 
