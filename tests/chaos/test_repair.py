@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from bson import Timestamp
 
 from models.clock import ServerClock
 from models.database import Database
@@ -20,6 +21,7 @@ from tests.support.endpoint import Endpoint, endpoint
 from tests.support.mailbox import QUIET, email, mailbox
 from tests.support.oracle import agree
 from tests.support.wait import eventually
+from watcher.place import cluster_time
 from watcher.repair import Repair
 
 pytestmark = QUIET
@@ -90,10 +92,13 @@ async def test_a_sweep_finds_what_a_stale_save_lost_while_nobody_read(
         await saved_whole(db, loaded)
         if gap:
             await db.watcher_state.delete_one({"_id": "sweep"})
-        place = {"cluster.setName": "another"}  # nobody reads the change itself
+        newest = await cluster_time(db)
+        beyond = {"token": None, "clusterTime": Timestamp(newest.time, newest.inc + 1)}
+        place: dict[str, Any] = {"cluster.setName": "another"} if gap else beyond  # nobody reads the change itself
         await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": place})
-        async with daemon(settings, db):
+        async with daemon(settings, db) as running:
             await until_whole(db)
+            assert bool(running.events("stream.gap")) is gap
             await agree(db, {"ord1": PAID})
             assert [alert["ref"] for alert in await alerts(db, "order_facts_lost")] == ["ord1"]
 
