@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
+from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 
 from models.clock import ServerClock
@@ -147,6 +148,24 @@ async def test_scenario_24_a_missing_heartbeat_is_told_once_until_one_arrives(db
     assert not heart.missing, "but it has its time, too"
     heart.arrived()
     assert not heart.stalled
+
+
+@pytest.mark.asyncio
+async def test_scenario_24_a_beat_that_arrives_before_its_write_is_answered_is_not_missing(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heart, monotonic = await heartbeat(db)
+    real = AsyncCollection.update_one
+
+    async def overtaken(self: AsyncCollection[Any], *arguments: Any, **options: Any) -> Any:
+        result = await real(self, *arguments, **options)
+        heart.arrived()
+        return result
+
+    monkeypatch.setattr(AsyncCollection, "update_one", overtaken)
+    await heart.run_once()
+    monotonic.now += 10 * ALERT
+    assert not heart.missing
 
 
 @pytest.mark.asyncio
