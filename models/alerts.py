@@ -1,7 +1,8 @@
 """An alert is one row in `alerts`, one log line that says what to do, one metric.
 
 It is open until an operator acknowledges it, or, where it tells of a condition, until the condition has been quiet for
-a while: then it is resolved. It opens again when the same thing happens after that.
+a while: then it is resolved. It opens again when the same thing happens after that; what can happen anew under the same
+name opens again, too, when it happens half an hour after it was acknowledged.
 """
 
 from __future__ import annotations
@@ -43,6 +44,20 @@ ADVICE = {
 
 CONDITIONS = frozenset({"notifications_delayed", "stream_stalled", "checkpoint_delayed", "reconcile_failed"})
 """Kinds that tell of something lasting: when it stops, nobody has to do anything any more."""
+ANEW = frozenset(
+    {
+        "stream_gap",
+        "orders_collection_changed",
+        "notification_held",
+        "notification_dead",
+        "event_dead",
+        "event_unmatched",
+        "change_too_large",
+        "order_facts_lost",
+        "history_shortened",
+    }
+)
+"""Kinds whose repetition is a new misfortune; any other one repeats what somebody looks after."""
 QUIET_AFTER = timedelta(minutes=30)
 STILL_OPEN = MappingProxyType({"state": {"$nin": [AlertState.ACKNOWLEDGED, AlertState.RESOLVED]}})
 """The query; alerts of before there were states have none, and are open."""
@@ -90,8 +105,15 @@ async def record_alert(
         if session is not None:
             raise  # it aborted the transaction; the caller starts again
         await db.alerts.update_one(alert, update)
-    again = {**alert, "state": AlertState.RESOLVED}
-    await db.alerts.update_one(again, {"$set": {"state": AlertState.OPEN, "notifiedAt": None}}, session=session)
+    ended: list[dict[str, Any]] = [{"state": AlertState.RESOLVED}]
+    if kind in ANEW:
+        ended.append({"state": AlertState.ACKNOWLEDGED, "closedAt": {"$lt": now - QUIET_AFTER}})
+    again = {**alert, "$or": ended}
+    opened = {
+        "$set": {"state": AlertState.OPEN, "notifiedAt": None},
+        "$unset": {"by": "", "why": "", "closedAt": ""},
+    }
+    await db.alerts.update_one(again, opened, session=session)
 
 
 def announce(telemetry: Telemetry, kind: str, ref: str, detail: str = "") -> None:

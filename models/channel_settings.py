@@ -9,6 +9,8 @@ from pydantic import Field, SecretStr
 from models.section import ApiAddress, Credential, Places, Seconds, Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")]
+Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(_[A-Za-z0-9]{2,8})*$")]
+"""A language of our templates: `hi`, `hi_IN`."""
 
 
 class WhatsAppSettings(Section):
@@ -24,6 +26,8 @@ class WhatsAppSettings(Section):
     templates: dict[str, Name] = {}
     """Notice -> name of the template at Meta, where it is not the prefix and the notice's name."""
     language: Name = "en"
+    languages: dict[Language, Name] = {}
+    """Our language -> the code under which the templates are approved in it at Meta; any other has `language`."""
     timeout: Seconds = 15.0
     concurrency: Places = 4
 
@@ -33,8 +37,11 @@ class SmsSettings(Section):
 
     auth_key: Credential | None = None
     base_url: ApiAddress = "https://control.msg91.com"
-    templates: dict[str, Name] = {}
-    """Notice -> MSG91's id of the template that is registered under DLT; every notice routed to sms needs one."""
+    templates: dict[str, Name | Annotated[dict[Language, Name], Field(min_length=1)]] = {}
+    """Notice -> MSG91's id of the template that is registered under DLT; every notice routed to sms needs one.
+
+    Or notice -> our language -> such an id; the first one is for every other language.
+    """
     timeout: Seconds = 15.0
     concurrency: Places = 4
 

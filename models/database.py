@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
+import traceback
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from typing import Any
 
 import pymongo.lock
+import pymongo.pool_shared
 from beanie import init_beanie
 from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
@@ -116,12 +119,29 @@ async def _wait_for(waited: Awaitable[bool], timeout: float | None) -> bool:  # 
         return await waited
 
 
+_OPENS = "_async_create_connection"
+_opens: Any = vars(pymongo.pool_shared).get(_OPENS)
+
+
+async def _open_socket(*arguments: object) -> object:
+    """As the driver's own, which leaves its socket open when it is cancelled while it connects (PyMongo 4.20)."""
+    try:
+        return await _opens(*arguments)
+    except asyncio.CancelledError as error:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if isinstance(lost := frame.f_locals.get("sock"), socket.socket):
+                lost.close()
+        raise
+
+
 def _mend_driver() -> None:
-    """Keep a cancelled operation from blocking its client for ever.
+    """Keep a cancelled operation from leaving a socket open, and from blocking its client for ever.
 
     Python 3.11's `wait_for` runs what it waits for in a task of its own. When an operation that waits for a server is
     cancelled at the wrong moment, that task takes the driver's topology lock and nobody gives it back. 3.12 mended it.
     """
+    if _opens is not None:  # another version of the driver may not have it
+        setattr(pymongo.pool_shared, _OPENS, _open_socket)
     if sys.version_info < (3, 12):
         setattr(pymongo.lock, "wait_for", _wait_for)  # noqa: B010 - it is no name that the module exports
 

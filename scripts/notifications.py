@@ -18,7 +18,7 @@ from scripts.output import MASK, output, print_json, print_table
 from scripts.session import Session, session
 from watcher import interventions
 from watcher.cap import in_force, lift
-from watcher.rows import GAP_CAP
+from watcher.rows import GAP_CAP, NotificationRows
 
 app = App(name="notifications", help="List, show, retry, release and resolve notifications.")
 
@@ -198,7 +198,10 @@ async def release(
             _lift if cap else None,
             {"limit": limit} if limit else {},
         )
-        return await change_rows(now_open, change, keys, which, how)
+        code = await change_rows(now_open, change, keys, which, how)
+        if cap and not how.dry_run:  # and what was held while the operator read
+            await NotificationRows(now_open.db, now_open.clock).release_gap()
+        return code
 
 
 async def _lift(now_open: Session) -> dict[str, Literal["lifted", "none"]]:

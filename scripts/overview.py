@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import aiohttp
+from bson import Timestamp
 from prometheus_client.parser import text_string_to_metric_families
 
 from models.alerts import STILL_OPEN
@@ -22,6 +23,8 @@ from models.states import CLAIMABLE_EVENTS, EventStatus, RowStatus
 from scripts.session import Session
 
 ASKED_WITHIN = 2.0
+READS_WITHIN = 60.0
+"""Seconds after which a leader that stores no place is dead or cannot go on; a killed one leaves its name behind."""
 LAG = "paylatch_notification_lag_seconds"
 BREAKER = "paylatch_channel_breaker"
 _OPEN_ROWS = (RowStatus.PENDING, RowStatus.SENDING, RowStatus.RETRY, RowStatus.UNKNOWN, RowStatus.HELD, RowStatus.DEAD)
@@ -45,7 +48,7 @@ class Place:
     leading: bool
     epoch: int | None
     checkpoint_age: float | None
-    """Seconds since the checkpoint was written."""
+    """Seconds since the checkpoint was written, which a reader does all the time."""
     read_up_to: datetime | None
 
 
@@ -113,11 +116,12 @@ async def place(db: Database, now: datetime) -> Place:
     leader = await db.watcher_state.find_one({"_id": "leader"}) or {}
     checkpoint = await db.watcher_state.find_one({"_id": "checkpoint"}) or {}
     written, reached = checkpoint.get("updatedAt"), checkpoint.get("clusterTime")
+    age = (now - written).total_seconds() if written else None
     return Place(
-        leading=leader.get("holder") is not None,
+        leading=leader.get("holder") is not None and age is not None and age < READS_WITHIN,
         epoch=leader.get("epoch"),
-        checkpoint_age=(now - written).total_seconds() if written else None,
-        read_up_to=reached.as_datetime() if reached else None,
+        checkpoint_age=age,
+        read_up_to=reached.as_datetime() if isinstance(reached, Timestamp) else None,
     )
 
 

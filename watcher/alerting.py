@@ -65,14 +65,15 @@ class AlertTeller:
     async def _tell(self, kind: str, ids: list[str], now: datetime) -> int:
         """Owe the next message of a kind, unless the last one was a moment ago; how many rows are new.
 
-        Rows first, then the marks: killed in between, the same round is made again, and its rows are there already.
+        Rows first, then the marks: killed in between, the same round is made again, and its rows are there already, and
+        perhaps sent. So what is untold by then is told in the round after it.
         """
         state = await self._db.watcher_state.find_one({"_id": _state_id(kind)}) or {"round": 0, "at": None}
         if state["at"] is not None and now - state["at"] < self._spacing:
             return 0
         notice = AlertNotice(kind, state["round"] + 1, now)
-        new = await self._outbox.add([notice], now)
-        await self._db.alerts.update_many({"_id": {"$in": ids}}, {"$set": {"notifiedAt": now}})
+        if new := await self._outbox.add([notice], now):
+            await self._db.alerts.update_many({"_id": {"$in": ids}}, {"$set": {"notifiedAt": now}})
         await self._advance(kind, notice.round, now)
         return new
 

@@ -34,7 +34,7 @@ from watcher.channels import Channel, Message, NoAddress, NotSent, Rejected, Sen
 from watcher.gate import Gate
 from watcher.notices import ALERT
 from watcher.render import Renderer
-from watcher.rows import GAP_CAP, NotificationRows, retry_delay
+from watcher.rows import GAP_CAP, LONGEST_RETRY, NotificationRows, retry_delay
 from watcher.worth import not_worth_sending
 
 MARGIN = 5.0
@@ -179,6 +179,7 @@ class Dispatcher:
         ref = ":".join(row["refs"]) or None
         words = self._renderer.render(notice, ref, channel, to, order, row["factAt"])
         data = {"order_id": row["orderId"], "notice": notice, "role": to, "user_id": order.get("userId")}
+        data["language"] = words.language
         return Message(address, words.subject, words.text, words.html, data)
 
     async def _send(self, row: RawDocument, message: Message) -> str:
@@ -240,11 +241,10 @@ class Dispatcher:
 
     async def _again(self, row: RawDocument, claim: Claim, error: NotSent) -> str:
         """Certainly not sent: tried until the notice itself is too old, however long the receiver is away."""
-        attempts = row["attempts"] + 1
-        if attempts >= LATE_AFTER:
+        attempts, wish = row["attempts"] + 1, error.retry_after or 0.0
+        if attempts >= LATE_AFTER or wish > LONGEST_RETRY:
             await self._alert("notifications_delayed", f"{row['channel']}:{error.reason}", f"attempt {attempts}")
-        delay = max(retry_delay(attempts), error.retry_after or 0.0)
-        await self._rows.retry(row["_id"], claim, error.reason, delay)
+        await self._rows.retry(row["_id"], claim, error.reason, retry_delay(attempts, wish))
         return RowStatus.RETRY
 
     async def _give_up(self, row: RawDocument, claim: Claim, reason: str, *, maybe_sent: bool = False) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import bson.json_util
 from bson import Int64, ObjectId
 
+from models.money import parse_amount
 from models.states import PAID, OrderStatus, order_status
 
 _HISTORY_ENTRY = re.compile(r"history\.[0-9]+")
@@ -179,7 +180,35 @@ def _foreign_status(change: Mapping[str, Any]) -> object:
 
 
 def _status_in(payment: object) -> object:
-    return payment.get("status") if isinstance(payment, dict) else None
+    """The status of a payment as a whole; none where our own entries in it lead there, since those are told."""
+    if not isinstance(payment, dict):
+        return None
+    status = payment.get("status")
+    return None if _is_ours(payment, order_status(status)) else status
+
+
+def _is_ours(payment: Mapping[str, Any], status: OrderStatus | None) -> bool:
+    """Whether the shop saved a status that it had from us, with the attempts and refunds that made it."""
+    if status is OrderStatus.FAILED:
+        return any("failed" in attempt["statuses"] for attempt in _stored(payment, "attempts"))
+    whole = parse_amount(payment.get("amountPaid")) or 0
+    back = min(_refunded(payment), parse_amount(payment.get("amountRefunded")) or 0)
+    return (status is OrderStatus.REFUNDED and back >= whole > 0) or (
+        status is OrderStatus.PARTIALLY_REFUNDED and back > 0
+    )
+
+
+def _refunded(payment: Mapping[str, Any]) -> int:
+    """The sum of the refunds that we know of; some may be of a payment that was one too many."""
+    standing = [refund for refund in _stored(payment, "refunds") if refund.get("status") == "processed"]
+    return sum(parse_amount(refund.get("amount")) or 0 for refund in standing)
+
+
+def _stored(payment: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """Our entries in a list of the payment, which carry every status that was seen."""
+    found = payment.get(name)
+    ours = found if isinstance(found, list) else []
+    return [entry for entry in ours if isinstance(entry, dict) and isinstance(entry.get("statuses"), list)]
 
 
 def of_foreign_status(order_id: object, status: object, at: datetime) -> Notice | None:

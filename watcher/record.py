@@ -52,8 +52,7 @@ class Recorder:
         if new:
             self._on_rows()
         writes = [change for change in changes if change["operationType"] in _WRITES]
-        woken = await self._waker.wake(writes)
-        await self._repair.after(writes)
+        woken = await self._follow_up(writes)
         lag = self._clock.now() - moment(changes[-1])
         self._telemetry.emit(
             "changes.recorded", changes=len(changes), rows=new, woken=woken, lag=max(0.0, lag.total_seconds())
@@ -73,6 +72,21 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others
             await self._dead_letters.keep(str(change["_id"].get("_data")), change, type(error).__name__)
             return []
+
+    async def _follow_up(self, writes: Sequence[RawDocument]) -> int:
+        """Wake and repair; how many events woke. A change that makes it fail is looked for and kept aside."""
+        try:
+            woken = await self._waker.wake(writes)
+            await self._repair.after(writes)
+        except (PyMongoError, Unavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others
+            if len(writes) > 1:
+                return sum([await self._follow_up([change]) for change in writes])
+            for change in writes:
+                await self._dead_letters.keep(str(change["_id"].get("_data")), change, type(error).__name__)
+            return 0
+        return woken
 
     async def _collection_gone(self, change: RawDocument) -> None:
         """Orders that come by a rename (as `$out` does it) are in no change: only a sweep finds what they say."""

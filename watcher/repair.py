@@ -101,7 +101,9 @@ class Repair:
         payment = order.get("payment")
         review = payment.get("review") if isinstance(payment, dict) else None
         entries = [entry for entry in review if isinstance(entry, dict)] if isinstance(review, list) else []
-        looked_at = any(entry.get("state") == OPEN and entry.get("reason") in OF_THE_EXPECTATION for entry in entries)
+        looked_at = any(
+            entry.get("state") == OPEN and str(entry.get("reason")) in OF_THE_EXPECTATION for entry in entries
+        )
         status = order_status(payment.get("status")) if isinstance(payment, dict) else None
         if looked_at or (_captured(order) and status not in PAID):
             due = await self._again(order)
@@ -131,4 +133,5 @@ def _captured(order: Order | None) -> set[str]:
     payment = (order or {}).get("payment")
     attempts = payment.get("attempts") if isinstance(payment, dict) else None
     found = [attempt for attempt in attempts if isinstance(attempt, dict)] if isinstance(attempts, list) else []
-    return {attempt["paymentId"] for attempt in found if attempt.get("captured") and attempt.get("paymentId")}
+    names = (attempt.get("paymentId") for attempt in found if attempt.get("captured"))
+    return {name for name in names if isinstance(name, str)}

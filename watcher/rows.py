@@ -14,13 +14,18 @@ from models.states import SENDABLE_ROWS, RowStatus
 
 FIRST_RETRY = 5.0
 LONGEST_RETRY = 900.0
+LONGEST_WISH = 3600.0
+"""What a provider may ask for at most, in seconds: a notice that waits for a day is none any more."""
 GAP_CAP = "gap_cap"
 """The reason of rows that wait because enough was sent after a gap."""
 
 
-def retry_delay(attempts: int) -> float:
-    """Seconds until the next try after `attempts` failed ones: 5 s doubling, at most 15 min, ±20 %."""
-    return doubling(attempts, FIRST_RETRY, LONGEST_RETRY)
+def retry_delay(attempts: int, wish: float = 0.0) -> float:
+    """Seconds until the next try after `attempts` failed ones: 5 s doubling, at most 15 min, ±20 %.
+
+    Not before the provider's own wish, as far as that is within an hour.
+    """
+    return max(doubling(attempts, FIRST_RETRY, LONGEST_RETRY), min(wish, LONGEST_WISH))
 
 
 class NotificationRows:

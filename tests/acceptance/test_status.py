@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,17 @@ async def test_a_system_of_which_nothing_runs_is_not_well(
     assert said.code == 1
     assert "none: nobody reads the change stream" in said.out
     assert "none yet" in said.out
+
+
+@pytest.mark.asyncio
+async def test_a_leader_that_was_killed_long_ago_reads_nothing_whatever_it_left_behind(
+    db: Database, make_settings: SettingsMaker, tmp_path: Path
+) -> None:
+    await db.watcher_state.insert_one({"_id": "leader", "holder": "killed", "epoch": 3, "beat": 7})
+    place = {"_id": "checkpoint", "clusterTime": "damaged", "updatedAt": datetime.now(UTC) - timedelta(minutes=5)}
+    await db.watcher_state.insert_one(place)
+    said = await Desk(db, make_settings(), tmp_path).run("status", "--json")
+    assert (said.code, said.json["watcher"]["leading"], said.json["watcher"]["read_up_to"]) == (1, False, None)
 
 
 @pytest.mark.asyncio

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +16,10 @@ from tests.support.daemon import PAID, alerts, daemon, record, shop_on, until_re
 from tests.support.failpoints import failing
 from tests.support.mailbox import QUIET, email, mailbox
 from tests.support.oracle import agree
+from tests.support.wait import eventually
+from watcher.place import Baseline
+from watcher.record import Recorder
+from watcher.stream import Reader
 
 pytestmark = QUIET
 
@@ -109,16 +115,32 @@ async def test_scenario_16_what_was_read_before_it_is_recorded_before_it_is_step
     failing_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The 10334 comes at a getMore while changes wait to be recorded: none of them may be taken for the large one."""
+    real, ours, read = Recorder.store, Reader._ours, set[Any]()
+
+    def noticed(self: Reader, change: dict[str, Any]) -> dict[str, Any] | None:
+        read.add((change["documentKey"]["_id"], change["operationType"]))
+        return ours(self, change)
+
+    async def three_read() -> bool:
+        return {(f"ord{number}", "update") for number in (1, 2, 3)} <= read
+
+    async def slow(self: Recorder, changes: Sequence[dict[str, Any]], baseline: Baseline) -> None:
+        await asyncio.sleep(1 if changes else 0)
+        await real(self, changes, baseline)
+
+    monkeypatch.setattr(Recorder, "store", slow)
+    monkeypatch.setattr(Reader, "_ours", noticed)
     async with shop_on(failing_uri, **QUICK) as (settings, db), daemon(settings, db) as running:
         await db.orders.insert_many([sample.order(number) for number in range(1, 6)])
         await until_read(db)
         for number in (1, 2, 3):
             await record(db, number)
+        await eventually(three_read, "three changes are read")
         async with failing(db, "getMore", {"times": 1}, errorCode=10334):
             await running.until_emitted("stream.reopened")
         for number in (4, 5):
             await record(db, number)
         await agree(db, {f"ord{number}": PAID for number in range(1, 6)})
         assert running.events("stream.failed") == []
-        letters: list[Any] = await db.dead_letters.find().to_list()
-        assert {letter["error"] for letter in letters} <= {"ChangeTooLarge"}
+        letters = await db.dead_letters.find().to_list()
+        assert {letter["documentKey"]["_id"] for letter in letters} <= {"ord4", "ord5"}

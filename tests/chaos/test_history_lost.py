@@ -13,8 +13,10 @@ import pytest
 from bson import ObjectId, Timestamp
 from prometheus_client import generate_latest
 
+from models.clock import ServerClock
 from models.database import Database
 from models.errors import HistoryLost
+from models.telemetry import Telemetry
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.daemon import (
@@ -40,8 +42,10 @@ from tests.support.server import server
 from tests.support.wait import eventually
 from watcher.ladder import Ladder, pipeline
 from watcher.observe import RowCensus
+from watcher.outbox import Outbox
 from watcher.place import cluster_time
-from watcher.sweep import Sweeper
+from watcher.repair import Repair
+from watcher.sweep import Sweeper, unlimited
 
 pytestmark = QUIET
 
@@ -293,6 +297,32 @@ async def test_a_sweep_that_was_cut_off_is_done_by_the_next_reader(
     async with daemon(settings, db) as running:
         await agree(db, TRUTH)
         assert running.events("stream.gap") == [], "it is the same gap"
+
+
+@pytest.mark.asyncio
+async def test_a_gap_that_is_noted_while_another_one_is_mended_is_mended_after_it(
+    db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, quiet = ServerClock(db.client), Telemetry()
+    await clock.run_once()
+    outbox = Outbox(db, clock, make_settings().notifications, {"inapp"})
+    sweeper = Sweeper(db, clock, outbox, Repair(db, clock, quiet), 60.0, quiet, unlimited)
+    now, mend = clock.now(), sweeper._mend
+    await sweeper.owe(now, "first", gap=True)
+
+    async def meanwhile(noted: dict[str, Any]) -> dict[str, int]:
+        await sweeper.owe(now + timedelta(seconds=9), "second", gap=False)
+        return await mend(noted)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweeper, "_mend", meanwhile)
+        await sweeper.run_once()
+    noted = await db.watcher_state.find_one({"_id": "gap"})
+    assert noted is not None
+    since = noted["since"] - now
+    assert (noted["reason"], noted["gap"], abs(since) < timedelta(seconds=1)) == ("second", True, True)
+    await sweeper.run_once()
+    assert await db.watcher_state.find_one({"_id": "gap"}) is None
 
 
 @pytest.mark.asyncio

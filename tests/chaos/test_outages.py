@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pymongo.errors import PyMongoError
 
 from models.database import Database
 from scripts.embedded import command, free_port, uri
@@ -19,7 +21,8 @@ from tests.support.failpoints import failing
 from tests.support.mailbox import QUIET, email, mailbox
 from tests.support.oracle import agree
 from tests.support.proxy import proxy
-from tests.support.wait import eventually
+from tests.support.server import until_listening
+from tests.support.wait import PATIENCE, eventually
 
 pytestmark = QUIET
 
@@ -65,6 +68,7 @@ async def test_scenario_12_a_database_that_is_killed_and_comes_back_loses_nothin
 
     process = start()
     try:
+        until_listening(port, process)
         address = f"{uri(port)}&heartbeatFrequencyMS=500"
         async with shop_on(address, **QUICK) as (settings, db), daemon(settings, db) as running:
             await db.orders.insert_many([sample.order(number) for number in (1, 2)])
@@ -76,9 +80,16 @@ async def test_scenario_12_a_database_that_is_killed_and_comes_back_loses_nothin
             process = start()
 
             async def back() -> bool:
-                return bool(await db.client.admin.command("ping"))
+                with contextlib.suppress(PyMongoError):
+                    return bool(await db.client.admin.command("ping"))
+                return False
 
-            await eventually(back, "the database is back")
+            await eventually(back, "the database is back", PATIENCE)
+
+            async def reads_again() -> bool:
+                return len(running.events("stream.opened")) > 1
+
+            await eventually(reads_again, "its pause is over and it reads again", PATIENCE)
             await record(db, 2)
             await agree(db, {"ord1": PAID, "ord2": PAID})
             assert running.events("stream.gap") == []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from bson import Timestamp
 
+from models.clock import ServerClock
 from models.database import Database
 from models.replay import make_due_again
+from models.telemetry import Telemetry
 from tests.conftest import SettingsMaker
 from tests.support import sample
 from tests.support.daemon import PAID, Daemon, alerts, daemon, until_read
@@ -18,6 +21,8 @@ from tests.support.endpoint import Endpoint, endpoint
 from tests.support.mailbox import QUIET, email, mailbox
 from tests.support.oracle import agree
 from tests.support.wait import eventually
+from watcher.place import cluster_time
+from watcher.repair import Repair
 
 pytestmark = QUIET
 
@@ -87,12 +92,26 @@ async def test_a_sweep_finds_what_a_stale_save_lost_while_nobody_read(
         await saved_whole(db, loaded)
         if gap:
             await db.watcher_state.delete_one({"_id": "sweep"})
-        place = {"cluster.setName": "another"}  # nobody reads the change itself
+        newest = await cluster_time(db)
+        beyond = {"token": None, "clusterTime": Timestamp(newest.time, newest.inc + 1)}
+        place: dict[str, Any] = {"cluster.setName": "another"} if gap else beyond  # nobody reads the change itself
         await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": place})
-        async with daemon(settings, db):
+        async with daemon(settings, db) as running:
             await until_whole(db)
+            assert bool(running.events("stream.gap")) is gap
             await agree(db, {"ord1": PAID})
             assert [alert["ref"] for alert in await alerts(db, "order_facts_lost")] == ["ord1"]
+
+
+@pytest.mark.asyncio
+async def test_an_order_that_was_read_before_its_payment_was_written_has_lost_nothing(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    async with paid_order(db, make_settings()) as (_, loaded):
+        clock = ServerClock(db.client)
+        await clock.run_once()
+        assert await Repair(db, clock, Telemetry()).restore([loaded]) == 0
+        assert await alerts(db, "order_facts_lost") == []
 
 
 @pytest.mark.asyncio
@@ -154,6 +173,25 @@ async def test_a_correction_while_the_event_is_being_evaluated_is_not_missed(
         assert await running.until_emitted("order.corrected") == {"order": "ord1", "events": 1}
 
 
+REFUND = ("refund_processed:email:customer", "refund_processed:inapp:admin")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("amount", [sample.AMOUNT, 100], ids=["refunded", "partially refunded"])
+async def test_a_payment_that_the_shop_saves_as_it_has_it_from_us_tells_no_refund_of_the_shops_own(
+    db: Database, make_settings: SettingsMaker, amount: int
+) -> None:
+    settings = make_settings(watcher=QUICK)
+    async with daemon(settings, db), paid_order(db, settings) as (shop, _):
+        await shop.processed(sample.refunded(1, amount=amount), "E2")
+        loaded = await shop.order(1)
+        for note in ("packed", "sent"):
+            await db.orders.update_one({"_id": "ord1"}, {"$set": {"payment": {**loaded["payment"], "note": note}}})
+        await db.orders.replace_one({"_id": "ord1"}, {"payment": loaded["payment"]})
+        await until_read(db)
+        await agree(db, {"ord1": [*PAID, *REFUND]})
+
+
 @pytest.mark.asyncio
 async def test_a_change_of_the_amount_without_an_open_review_evaluates_nothing_again(
     db: Database, make_settings: SettingsMaker
@@ -164,6 +202,55 @@ async def test_a_change_of_the_amount_without_an_open_review_evaluates_nothing_a
         await until_read(db)
         assert running.events("order.corrected") == []
         assert await db.events.count_documents({"requeues": {"$gt": 0}}) == 0
+
+
+ODD: list[dict[str, Any]] = [
+    {"status": "pending", "attempts": [{"captured": True, "paymentId": ["pay_1"]}]},
+    {"status": "pending", "review": [{"state": "open", "reason": {"text": "call"}}]},
+    {"status": ["pending"], "attempts": {"captured": True}, "refs": [{"kind": ["order"], "id": {}}]},
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("payment", ODD, ids=["attempts", "review", "everything"])
+async def test_a_payment_that_the_shop_filled_with_nonsense_stops_neither_the_stream_nor_a_sweep(
+    db: Database, make_settings: SettingsMaker, payment: dict[str, Any]
+) -> None:
+    settings = make_settings(watcher=QUICK)
+    await db.orders.insert_one(sample.order(1))
+    async with daemon(settings, db) as running:
+        await db.orders.update_one({"_id": "ord1"}, {"$set": {"payment": payment}})
+        await until_read(db)
+        assert running.events("stream.failed") == []
+        assert await db.dead_letters.count_documents({}) == 0
+    await db.watcher_state.update_one({"_id": "checkpoint"}, {"$set": {"cluster.setName": "another"}})
+    async with daemon(settings, db) as running:
+        await running.until_emitted("sweep.done")
+        assert running.events("duty.failed") == []
+
+
+@pytest.mark.asyncio
+async def test_a_change_that_cannot_be_repaired_is_kept_aside_and_the_others_are(
+    db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Repair.after
+
+    async def odd(self: Repair, changes: Sequence[Mapping[str, Any]]) -> None:
+        if any(change["documentKey"]["_id"] == "ord2" for change in changes):
+            raise ZeroDivisionError
+        await real(self, changes)
+
+    async with daemon(make_settings(watcher=QUICK), db) as running:
+        monkeypatch.setattr(Repair, "after", odd)
+        async with db.client.start_session() as session, await session.start_transaction():
+            await db.orders.insert_many(
+                [sample.order(number, status="completed") for number in (1, 2, 3)], session=session
+            )
+        await agree(db, {f"ord{number}": PAID for number in (1, 2, 3)})
+        await until_read(db)
+        (letter,) = await db.dead_letters.find().to_list()
+        assert (letter["documentKey"], letter["error"]) == ({"_id": "ord2"}, "ZeroDivisionError")
+        assert running.events("stream.failed") == []
 
 
 @pytest.mark.asyncio

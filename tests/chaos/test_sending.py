@@ -16,7 +16,9 @@ from tests.support.daemon import alerts
 from tests.support.mailbox import HANG, QUIET, Mailbox, mailbox
 from tests.support.oracle import key_of, told_by_mail, until_all
 from tests.support.processes import Processes, processes
+from tests.support.receiver import receiver
 from tests.support.rows import now, paid, until_arrived
+from tests.support.stages import sections_of
 from tests.support.wait import eventually
 
 pytestmark = [pytest.mark.acceptance, QUIET]
@@ -79,6 +81,27 @@ async def test_scenario_05_killed_after_a_keyed_receiver_accepted_leaves_one_mes
         row = await running.until_told(INAPP)
         assert (row["attempts"], "unknownAt" in row) == (2, True)
         assert [message["_id"] for message in await db.notifications.find({}).to_list()] == [INAPP]
+
+
+@pytest.mark.asyncio
+async def test_scenario_05_killed_after_a_keyed_webhook_was_taken_repeats_it_under_the_same_id(
+    db: Database, make_settings: SettingsMaker, tmp_path: Path
+) -> None:
+    async with receiver() as erp, mailbox() as box:
+        own = sections_of("webhook", f"127.0.0.1:{erp.port}")["outgoing_webhook"]
+        options = {
+            "PAYLATCH_NOTIFICATIONS__ROUTES": json.dumps({"payment_completed": {"admin": ["webhook"]}}),
+            "PAYLATCH_OUTGOING_WEBHOOK__URL": own["url"],
+            "PAYLATCH_OUTGOING_WEBHOOK__SECRETS": json.dumps(own["secrets"]),
+            "PAYLATCH_OUTGOING_WEBHOOK__PRIVATE_TARGETS": "true",
+        }
+        async with processes(make_settings(), db, box, tmp_path, **options) as running:
+            await killed_while_sending(running, "watcher.provider_accepted")
+            row = await running.until_told("order:ord1:payment_completed:webhook:admin")
+    assert (row["attempts"], "unknownAt" in row) == (2, True)
+    ids = {request.headers["webhook-id"] for request in erp.requests}
+    assert (len(erp.requests), ids) == (2, {row["providerMessageId"]}), "so the receiver takes it once"
+    assert len({request.body for request in erp.requests}) == 1
 
 
 @pytest.mark.asyncio

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
+from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 
 from models.clock import ServerClock
@@ -24,6 +26,8 @@ from tests.support.server import server
 from tests.support.wait import eventually
 from watcher.heartbeat import Heartbeat
 from watcher.ladder import pipeline
+from watcher.notices import AlertNotice
+from watcher.outbox import Outbox
 from watcher.place import Place, PlaceKeeper
 from watcher.stream import Reader
 
@@ -98,17 +102,32 @@ async def test_scenario_24_a_quiet_shop_resumes_when_the_history_of_its_last_cha
 
 
 @pytest.mark.asyncio
-async def test_scenario_24_a_standby_writes_no_heartbeat(db: Database, make_settings: SettingsMaker) -> None:
+async def test_scenario_24_a_standby_writes_no_heartbeat(
+    db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = make_settings(watcher={"heartbeat_interval": 0.1, "leader_lease": 0.8})
+    beats: list[Heartbeat] = []
+    real = Heartbeat.run_once
+
+    async def counted(self: Heartbeat) -> dict[str, int]:
+        beats.append(self)
+        return await real(self)
+
+    monkeypatch.setattr(Heartbeat, "run_once", counted)
+
+    async def beaten(times: int, hearts: int) -> None:
+        async def check() -> bool:
+            return len(beats) >= times
+
+        await eventually(check, f"{times} beats")
+        assert len({id(heart) for heart in beats}) == hearts
+
     async with daemon(settings, db) as leader, daemon(settings, db, leads=False) as standby:
+        await beaten(5, hearts=1)
         await leader.stop()
+        beats.clear()
         await standby.until_emitted("stream.opened")
-        before = await db.heartbeat.find_one({})
-
-        async def beats() -> bool:
-            return await db.heartbeat.find_one({}) != before
-
-        await eventually(beats, "the new leader's heart beats")
+        await beaten(2, hearts=1)
 
 
 @pytest.mark.asyncio
@@ -126,8 +145,27 @@ async def test_scenario_24_a_missing_heartbeat_is_told_once_until_one_arrives(db
     assert alert["count"] == 1
     heart.opened()
     assert heart.stalled, "a new stream is not trusted before it brings something"
+    assert not heart.missing, "but it has its time, too"
     heart.arrived()
     assert not heart.stalled
+
+
+@pytest.mark.asyncio
+async def test_scenario_24_a_beat_that_arrives_before_its_write_is_answered_is_not_missing(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heart, monotonic = await heartbeat(db)
+    real = AsyncCollection.update_one
+
+    async def overtaken(self: AsyncCollection[Any], *arguments: Any, **options: Any) -> Any:
+        result = await real(self, *arguments, **options)
+        heart.arrived()
+        return result
+
+    monkeypatch.setattr(AsyncCollection, "update_one", overtaken)
+    await heart.run_once()
+    monotonic.now += 10 * ALERT
+    assert not heart.missing
 
 
 @pytest.mark.asyncio
@@ -206,6 +244,42 @@ async def test_scenario_25_a_place_that_is_stored_slowly_holds_the_reader_up_and
         release.set()
         await agree(db, {f"ord{number}": PAID for number in range(20)})
         assert running.events("stream.gap") == []
+
+
+@pytest.mark.asyncio
+async def test_scenario_25_a_log_that_is_written_slowly_holds_the_reader_up_and_is_told(
+    db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("watcher.stream.READ_AHEAD", 3)
+    monkeypatch.setattr("watcher.stream.BATCH", 2)
+    release, batches, real = asyncio.Event(), list[int](), Outbox.add
+
+    async def slow(self: Outbox, notices: list[Any], since: datetime, *, gap: bool = False) -> int:
+        if not any(isinstance(notice, AlertNotice) for notice in notices):
+            batches.append(len(notices))
+            await release.wait()
+        return await real(self, notices, since, gap=gap)
+
+    async with daemon(make_settings(watcher={"heartbeat_interval": 0.1, "stalled_after": 0.5}), db) as running:
+        await db.orders.insert_many([sample.order(number) for number in range(20)])
+        await until_read(db)
+        await until_saved(db)
+        monkeypatch.setattr(Outbox, "add", slow)
+        for number in range(20):
+            await record(db, number)
+
+        async def told() -> bool:
+            return bool(await alerts(db, "checkpoint_delayed"))
+
+        await eventually(told, "it is told")
+        before = await checkpoint(db)
+        assert await db.notification_log.count_documents({"orderId": {"$regex": "^ord"}}) == 0
+        assert len(batches) == 1, "it waits for the one that is under way"
+        release.set()
+        await agree(db, {f"ord{number}": PAID for number in range(20)})
+        assert running.events("stream.gap") == []
+        assert max(batches) <= 2
+        assert (await checkpoint(db))["seq"] > before["seq"]
 
 
 @pytest.mark.asyncio

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from models.alerts import acknowledge, record_alert
+from models.clock import ServerClock
 from models.database import Database
 from tests.conftest import SettingsMaker
 from tests.support.daemon import Daemon, daemon
 from tests.support.mailbox import QUIET, Mailbox, mailbox
 from tests.support.wait import eventually
 from watcher.alerting import AlertTeller
+from watcher.notices import AlertNotice
 from watcher.outbox import Outbox
 
 pytestmark = QUIET
@@ -100,6 +103,36 @@ async def test_several_watchers_make_one_message(db: Database, make_settings: Se
         await row_of(db, KEY, "sent")
         assert await db.notification_log.count_documents({"notice": "alert"}) == 2
         assert len(box.mails) == 1
+
+
+@pytest.mark.asyncio
+async def test_what_comes_after_a_message_whose_maker_was_killed_is_in_the_next_message(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    """Killed between the rows and the marks; the message may have gone out before the next alert was there."""
+    settings = make_settings(notifications={"alert_spacing": 0.1})
+    async with daemon(settings, db) as running:
+        now = running.parts.clock.now()
+        await teller(running, settings)._outbox.add([AlertNotice("event_dead", 1, now)], now)
+        await row_of(db, "alert:event_dead:1:inapp:admin", "suppressed")
+        await dead(running, "E1")
+        await row_of(db, "alert:event_dead:2:inapp:admin", "sent")
+
+
+@pytest.mark.asyncio
+async def test_what_still_goes_on_long_after_it_was_told_is_told_again_and_what_stopped_is_not(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    notifications, clock = make_settings().notifications, ServerClock(db.client)
+    await clock.run_once()
+    now = clock.now()
+    told_before = now - timedelta(seconds=2 * notifications.alert_repeat)
+    await record_alert(db, "event_dead", "E1", now)
+    await record_alert(db, "event_unmatched", "E2", told_before)
+    await db.alerts.update_many({}, {"$set": {"notifiedAt": told_before}})
+    outbox = Outbox(db, clock, notifications, {"inapp"})
+    assert (await AlertTeller(db, clock, outbox, notifications, lambda: None).run_once())["told"] == 1
+    assert await db.notification_log.distinct("key") == ["alert:event_dead:1:inapp:admin"]
 
 
 @pytest.mark.asyncio

@@ -36,9 +36,25 @@ async def test_only_one_operator_acknowledges_and_a_repetition_leaves_it_acknowl
     await record_alert(db, "event_dead", "E1", NOW)
     done = await asyncio.gather(*(acknowledge(db, "event_dead:E1", who, "mine", NOW) for who in ("asha", "ravi")))
     assert sorted(done) == [False, True]
-    await record_alert(db, "event_dead", "E1", LATER)
+    await record_alert(db, "event_dead", "E1", NOW + QUIET_AFTER)
     row = await alert(db, "event_dead", "E1")
     assert (row["state"], row["count"], row["by"] in {"asha", "ravi"}) == ("acknowledged", 2, True)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [("stream_gap", "open"), ("notification_held", "open"), ("event_dead", "open"), ("payment_review", "acknowledged")],
+)
+async def test_what_happens_anew_long_after_it_was_acknowledged_is_open_again_and_untold(
+    db: Database, kind: str, state: str
+) -> None:
+    await record_alert(db, kind, "code 286", NOW)
+    await acknowledge(db, f"{kind}:code 286", "asha", "the oplog is larger now", NOW)
+    await db.alerts.update_one({}, {"$set": {"notifiedAt": NOW}})
+    await record_alert(db, kind, "code 286", LATER)
+    row = await alert(db, kind, "code 286")
+    assert (row["state"], row["notifiedAt"] is None, "by" in row) == (state, state == "open", state != "open")
 
 
 @pytest.mark.asyncio

@@ -33,7 +33,7 @@ async def test_whatsapp_is_used_as_soon_as_it_is_configured(db: Database, make_s
     async with mailbox() as box, receiver(answer) as meta:
         settings = make_settings(email=email(box), **sections_of("whatsapp", f"127.0.0.1:{meta.port}"))
         async with daemon(settings, db) as running:
-            assert running.events("channel.off") == []
+            assert [off["channel"] for off in running.events("channel.off")] == ["apprise"]
             await paid(db, phone="98765 43210")
             await until_told(db, "ord1", *PAID, "payment_completed:whatsapp:customer")
             row = await until_status(db, {"orderId": "ord1", "channel": "whatsapp"}, "sent")
@@ -43,6 +43,23 @@ async def test_whatsapp_is_used_as_soon_as_it_is_configured(db: Database, make_s
     assert request.document["to"] == PHONE
     values = [each["text"] for each in request.document["template"]["components"][0]["parameters"]]
     assert values == ["Asha 1", "TEA-1", "₹499.00", "Our shop"]
+
+
+@pytest.mark.asyncio
+async def test_the_language_of_a_messages_words_is_the_one_that_the_provider_is_told(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    routes = {"payment_completed": {"customer": ["whatsapp"]}}
+    notifications = {"routes": routes, "language_path": "language"}
+    async with receiver(reply(200, {"messages": [{"id": "wamid.7"}]})) as meta:
+        whatsapp = sections_of("whatsapp", f"127.0.0.1:{meta.port}", languages={"hi": "hi_approved"})
+        async with daemon(make_settings(notifications=notifications, **whatsapp), db):
+            await db.orders.insert_one({**sample.order(1), "language": "hi-IN"})
+            await db.orders.update_one({"_id": "ord1"}, {"$set": {"shippingAddress.phone": PHONE}})
+            await record(db, 1)
+            await until_status(db, {"orderId": "ord1"}, "sent")
+    (request,) = meta.requests
+    assert request.document["template"]["language"] == {"code": "hi_approved"}
 
 
 @pytest.mark.asyncio

@@ -216,6 +216,15 @@ async def test_a_row_that_is_being_sent_belongs_to_its_sender_until_its_lease_is
 
 
 @pytest.mark.asyncio
+async def test_a_lease_that_ended_this_moment_still_belongs_to_its_sender(db: Database) -> None:
+    """Whoever takes over waits a little longer than the holder believes."""
+    clock = ServerClock(db.client)
+    await clock.run_once()
+    await db.notification_log.insert_one(abandoned(nextAttemptAt=clock.now()))
+    assert await NotificationRows(db, clock).abandon_dead() == 0
+
+
+@pytest.mark.asyncio
 async def test_of_many_claims_of_one_row_one_succeeds_and_a_late_sender_changes_nothing(db: Database) -> None:
     clock = ServerClock(db.client)
     await clock.run_once()

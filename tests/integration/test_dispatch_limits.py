@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,8 @@ from tests.support.daemon import alerts, daemon, until_status
 from tests.support.mailbox import HANG, QUIET, Mailbox, email, mailbox
 from tests.support.rows import abandoned, now, paid, row, until_arrived
 from tests.support.wait import eventually
-from watcher.cap import impose, in_force
+from watcher.cap import admit, impose, in_force, lift
+from watcher.channels import Message, NotSent, Sent
 from watcher.channels.email import EmailChannel
 from watcher.dispatch import Dispatcher
 from watcher.observe import WatcherMetrics
@@ -170,6 +171,22 @@ async def test_a_provider_that_is_down_is_left_alone_and_costs_the_waiting_rows_
     assert max(one["attempts"] for one in await db.notification_log.find({}).to_list()) <= 3
 
 
+@pytest.mark.asyncio
+async def test_a_provider_that_asks_for_hours_is_told_of_at_the_first_try(
+    db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tomorrow(self: EmailChannel, key: str, message: Message) -> Sent:
+        raise NotSent("http_429", 86_400.0)
+
+    monkeypatch.setattr(EmailChannel, "send", tomorrow)
+    await owed(db, 1)
+    async with mailbox() as box, sending(db, make_settings, box) as sender:
+        await sender.rounds()
+        stored = await until_status(db, MAIL, "retry")
+    assert stored["nextAttemptAt"] - stored["updatedAt"] < timedelta(hours=2), "long before it expires"
+    assert [alert["ref"] for alert in await alerts(db, "notifications_delayed")] == ["email:http_429"]
+
+
 class _Pause:
     over = False
 
@@ -185,7 +202,7 @@ def _state(breaker: Any) -> str:
 async def test_addresses_that_are_refused_never_open_the_breaker(db: Database, make_settings: SettingsMaker) -> None:
     await owed(db, 30)
     async with mailbox() as box, sending(db, make_settings, box) as sender:
-        box.at_rcpt.extend(["550 no such user", "451 greylisted"] * 12)
+        box.at_rcpt.extend(["451 greylisted"] * 12 + ["550 no such user"] * 12)
         await sender.rounds()
         assert await sender.statuses() == {"dead": 12, "retry": 12, "sent": 6}
         assert not [name for name, _ in sender.emitted if name.startswith("channel.")]
@@ -280,6 +297,53 @@ async def test_two_instances_share_one_cap_and_a_second_try_takes_no_second_plac
             await eventually(done, "every row is sent or held")
     assert await db.notification_log.count_documents({"status": "sent"}) == 15
     assert len(box.mails) == 15
+
+
+@pytest.mark.asyncio
+async def test_a_row_that_has_its_place_and_waits_for_its_turn_is_not_held_with_the_others(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    await impose(db, now(), "history lost")
+    await owed(db, 3, gap=True)
+    async with mailbox() as box, sending(db, make_settings, box, gap_cap=1, recipient_interval=600) as sender:
+        first, *_ = await db.notification_log.find({}).sort("key", 1).to_list()
+        assert await admit(db, first["_id"], 1)
+        later = {"nextAttemptAt": now() + timedelta(minutes=5)}
+        await db.notification_log.update_one({"_id": first["_id"]}, {"$set": later})
+        await sender.rounds()
+        assert await sender.statuses() == {"pending": 1, "held": 2}
+
+
+@pytest.mark.asyncio
+async def test_rows_that_are_held_in_the_moment_in_which_the_cap_is_lifted_go_out(
+    db: Database, make_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = NotificationRows.hold_gap
+
+    async def lifted_meanwhile(self: NotificationRows, admitted: Collection[object]) -> int:
+        assert await lift(db, now())
+        return await real(self, admitted)
+
+    monkeypatch.setattr(NotificationRows, "hold_gap", lifted_meanwhile)
+    await impose(db, now(), "history lost")
+    await owed(db, 3, gap=True)
+    async with mailbox() as box, sending(db, make_settings, box, gap_cap=1) as sender:
+        monkeypatch.setattr(sender.dispatcher._channel, "concurrency", 2)  # the second finds the cap used up
+        await sender.rounds()
+        assert await sender.statuses() == {"sent": 3}
+
+
+@pytest.mark.asyncio
+async def test_what_waits_for_the_channels_rate_when_it_is_stopped_is_not_begun(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    await owed(db, 4)
+    async with mailbox() as box, sending(db, make_settings, box, rates={"email": 10}) as sender:
+        assert await sender.dispatcher.run_once() == {"started": 4}
+        await sender.dispatcher.drain(10.0)
+        assert await sender.statuses() == {"pending": 4}
+        assert await db.notification_log.count_documents({"attempts": 0}) == 4
+    assert box.arrived == []
 
 
 @pytest.mark.asyncio

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,17 @@ async def test_resolve_wants_to_be_told_which(db: Database, desk: Desk) -> None:
     assert "--sent" in said.out + said.err
 
 
+@pytest.mark.asyncio
+async def test_a_row_that_its_sender_moved_since_it_was_read_is_left_alone(db: Database) -> None:
+    stored_row = row(1, status="sending")
+    await db.notification_log.insert_one(stored_row)
+    as_read = {**stored_row, "status": "held"}
+    assert not await interventions.release(db, as_read, now())
+    assert not await interventions.retry(db, as_read, now(), force=True)
+    assert not await interventions.resolve(db, as_read, now(), "asha", sent=True)
+    assert (await stored(db, 1))["status"] == "sending"
+
+
 # --- release ---
 
 
@@ -205,6 +217,32 @@ async def test_release_lifts_the_cap_and_sends_what_it_held_and_nothing_that_may
     assert (await stored(db, 6))["status"] == "held"
     again = await change(desk, "release", "--yes", "--json")
     assert (again.code, again.json) == (0, {"chosen": 0, "ready": 0, "refused": {}, "released": 0})
+
+
+HELD_MEANWHILE = """
+from scripts import cli, notifications
+
+lift = notifications.lift
+
+async def lifted(db, now):
+    held = {"status": "held", "reason": "gap_cap", "nextAttemptAt": None}
+    await db.notification_log.update_one({"status": "pending"}, {"$set": held})
+    return await lift(db, now)
+
+notifications.lift = lifted
+cli.main()
+"""
+
+
+@pytest.mark.asyncio
+async def test_what_is_held_while_the_operator_reads_is_released_with_the_rest(db: Database, desk: Desk) -> None:
+    await impose(db, now(), "history lost")
+    held = ended(1, "held", gap=True) | {"reason": "gap_cap", "attempts": 0}
+    await db.notification_log.insert_many([held, row(2, gap=True)])
+    command = (sys.executable, "-c", HELD_MEANWHILE)
+    said = await desk.run("notifications", "release", "--yes", "--json", command=command)
+    assert (said.json["released"], said.json["cap"]) == (1, "lifted")
+    assert [(await stored(db, number))["status"] for number in (1, 2)] == ["pending", "pending"]
 
 
 @pytest.mark.asyncio

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from models.errors import SettingsError
 from models.settings import Settings
@@ -24,8 +25,8 @@ def settings(place: str = "127.0.0.1:1", routes: dict[str, Any] | None = None, *
     return Settings(**sections, _env_file=None)
 
 
-async def told(message: Message = MESSAGE, answer: Behaviour = TAKEN) -> tuple[str, Request]:
-    async with receiver(answer) as box, SmsChannel(settings(f"127.0.0.1:{box.port}")) as channel:
+async def told(message: Message = MESSAGE, answer: Behaviour = TAKEN, **own: Any) -> tuple[str, Request]:
+    async with receiver(answer) as box, SmsChannel(settings(f"127.0.0.1:{box.port}", **own)) as channel:
         sent = await channel.send("key", message)
     (request,) = box.requests
     return sent.provider_message_id, request
@@ -82,6 +83,22 @@ async def test_msg91s_codes_tell_a_fault_of_the_message_from_one_that_passes(
 async def test_an_acceptance_that_cannot_be_read_is_unknown(answer: Reply) -> None:
     error = await failure(answer)
     assert (type(error), error.reason) == (Unknown, "answer_unreadable")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("language", "template"), [("hi", "t_hi"), ("hi_IN", "t_hi"), ("ta", "t_en"), (None, "t_en")])
+async def test_a_template_of_several_languages_is_chosen_by_that_of_the_words(
+    language: str | None, template: str
+) -> None:
+    message = Message(PHONE, "", "A-1\n", data={**DATA, "language": language})
+    _, request = await told(message, templates={"payment_completed": {"en": "t_en", "hi": "t_hi"}})
+    assert request.document["template_id"] == template
+
+
+@pytest.mark.parametrize("templates", [{"payment_completed": {}}, {"payment_completed": {"Hindi": "t"}}])
+def test_a_template_of_no_language_is_refused_at_start(templates: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        settings(templates=templates)
 
 
 @pytest.mark.asyncio

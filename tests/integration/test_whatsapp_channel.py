@@ -74,6 +74,18 @@ async def test_template_names_language_and_version_are_settings() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [("hi", "hi"), ("hi_IN", "hi"), ("pt_BR", "pt_BR"), ("pt", "en_US"), (None, "en_US"), (7, "en_US")],
+)
+async def test_a_message_names_the_approved_language_of_its_own_words(language: object, code: str) -> None:
+    message = Message(PHONE, "", "Priya\n", data={**DATA, "language": language})
+    own: dict[str, Any] = {"language": "en_US", "languages": {"hi": "hi", "pt_BR": "pt_BR"}}
+    _, request = await told(message, **own)
+    assert request.document["template"]["language"] == {"code": code}
+
+
+@pytest.mark.asyncio
 async def test_a_text_without_lines_is_a_template_without_variables() -> None:
     _, request = await told(Message(PHONE, "", " \n", data=DATA))
     assert "components" not in request.document["template"]

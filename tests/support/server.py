@@ -21,14 +21,15 @@ def server(folder: Path, *, extra: tuple[str, ...] = ()) -> Iterator[str]:
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(command(port, folder / "data", extra=extra), stdout=log, stderr=log)
     try:
-        _wait(port, process)
+        until_listening(port, process)
         yield uri(port)
     finally:
         process.kill()
         process.wait()
 
 
-def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
+def until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Fails when the server ends, or does not come up in half a minute."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         assert process.poll() is None, "the embedded database ended"

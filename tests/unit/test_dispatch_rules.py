@@ -12,7 +12,7 @@ from models.backoff import JITTER
 from models.settings import NotificationSettings
 from models.states import RowStatus
 from watcher.ladder import fingerprint, pipeline
-from watcher.rows import FIRST_RETRY, LONGEST_RETRY, retry_delay
+from watcher.rows import FIRST_RETRY, LONGEST_RETRY, LONGEST_WISH, retry_delay
 from watcher.worth import not_worth_sending
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -150,7 +150,13 @@ def test_the_pause_between_tries_doubles_up_to_a_quarter_of_an_hour(attempts: in
 
 
 def test_the_bounds_of_the_pause() -> None:
-    assert (FIRST_RETRY, LONGEST_RETRY) == (5.0, 900.0)
+    assert (FIRST_RETRY, LONGEST_RETRY, LONGEST_WISH) == (5.0, 900.0, 3600.0)
+
+
+def test_a_provider_may_ask_for_a_longer_pause_but_not_for_one_in_which_the_notice_grows_old() -> None:
+    assert 4.0 <= retry_delay(1, 1.0) <= 6.0
+    assert retry_delay(1, 120.0) == 120.0
+    assert retry_delay(1, 86_400.0) == LONGEST_WISH
 
 
 def _matched(stage: Any) -> set[str]:

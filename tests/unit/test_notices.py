@@ -141,6 +141,40 @@ def test_a_replaced_order_tells_its_history_again_under_the_same_keys() -> None:
     assert names(change) == [("payment_failed", "pay_A"), ("payment_completed",)]
 
 
+OUR_REFUND = {"refundId": "rfnd_1", "amount": 300, "status": "processed", "statuses": ["created", "processed"]}
+OUR_FAILURE = {"paymentId": "pay_1", "statuses": ["failed"]}
+REFUNDED = {"status": "refunded", "amountPaid": 300, "amountRefunded": 300, "refunds": [OUR_REFUND]}
+IN_PART = {"status": "partially_refunded", "amountPaid": 900, "amountRefunded": 300, "refunds": [OUR_REFUND, "by hand"]}
+BY_THE_SHOP: list[dict[str, Any]] = [
+    REFUNDED | {"amountPaid": 900, "amountRefunded": 900},
+    REFUNDED | {"amountRefunded": 0},
+    REFUNDED | {"amountPaid": None},
+    REFUNDED | {"refunds": [OUR_REFUND | {"status": "failed"}]},
+    REFUNDED | {"refunds": [{"amount": 300, "status": "processed"}]},
+    IN_PART | {"refunds": []},
+    IN_PART | {"amountRefunded": 0},
+]
+
+
+@pytest.mark.parametrize("shape", [1, 2, 3], ids=["sub-document", "replace", "born"])
+@pytest.mark.parametrize(
+    ("payment", "expected"),
+    [
+        (REFUNDED, []),
+        (IN_PART, []),
+        ({"status": "failed", "attempts": [OUR_FAILURE]}, []),
+        ({"status": "completed", "attempts": [OUR_FAILURE]}, [("payment_completed",)]),
+        *((payment, [("payment_refunded",)]) for payment in BY_THE_SHOP),
+        ({"status": "failed", "attempts": [OUR_FAILURE | {"statuses": ["captured"]}]}, [("payment_failed", "-")]),
+        ({"status": "failed", "attempts": "none"}, [("payment_failed", "-")]),
+    ],
+)
+def test_a_status_that_the_shop_had_from_us_and_saved_with_the_whole_payment_is_not_told_again(
+    shape: int, payment: dict[str, Any], expected: list[tuple[str, ...]]
+) -> None:
+    assert names(foreign(payment)[shape]) == expected
+
+
 @pytest.mark.parametrize("operation", ["replace", "insert"])
 def test_a_status_that_our_history_does_not_know_was_written_by_the_merchant(operation: str) -> None:
     history = [ours(1, "payment_failed", ref="pay_A", to="failed")]

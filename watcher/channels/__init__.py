@@ -34,7 +34,7 @@ class Message:
     text: str = field(repr=False)
     html: str | None = field(default=None, repr=False)
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """`order_id`, `notice`, `role`, `user_id`: for channels that store rather than send."""
+    """`order_id`, `notice`, `role`, `user_id`, `language`: for channels that store, or that name a template."""
 
     def to_document(self) -> dict[str, Any]:
         """As kept in the row; `from_document` gives the same message back."""

@@ -23,6 +23,14 @@ def notice_of(message: Message) -> str:
     return notice
 
 
+def in_language(message: Message, named: Mapping[str, str], otherwise: str) -> str:
+    """What is named for the message's language, `hi` also serving `hi_IN`; `otherwise` where nothing is."""
+    language = message.data.get("language")
+    if not isinstance(language, str):
+        return otherwise
+    return named.get(language) or named.get(language.partition("_")[0]) or otherwise
+
+
 def number_of(message: Message) -> str:
     """Whom a message goes to, checked once more; raises `Rejected` for a stored row that somebody edited."""
     try:
@@ -31,7 +39,7 @@ def number_of(message: Message) -> str:
         raise Rejected(error.reason) from None
 
 
-def require_notices(setting: str, named: Mapping[str, str], wanted: Iterable[str] = ()) -> None:
+def require_notices(setting: str, named: Mapping[str, object], wanted: Iterable[str] = ()) -> None:
     """Raise `SettingsError` when `named` names a notice that does not exist, or lacks one of the `wanted`."""
     if unknown := sorted(set(named) - set(DEFAULT_ROUTES)):
         raise SettingsError(f"{setting} names {unknown[0]!r}; the notices are {', '.join(DEFAULT_ROUTES)}")

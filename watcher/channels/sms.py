@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from watcher.channels import Message, NotSent, Rejected, Sent, Stores, Unknown
 from watcher.channels.http import Answer, Http, OverHttp, encoded
 from watcher.channels.phone import customer_phone
-from watcher.channels.provider_templates import notice_of, number_of, require_notices, values
+from watcher.channels.provider_templates import in_language, notice_of, number_of, require_notices, values
 
 if TYPE_CHECKING:
     from models.settings import Settings
@@ -66,9 +66,10 @@ class SmsChannel(OverHttp):
         return Sent(accepted(answer))
 
     def _request(self, message: Message) -> dict[str, Any]:
-        template = self._own.templates.get(notice_of(message))
-        if template is None:  # taken out of the settings since the message was written
+        named = self._own.templates.get(notice_of(message))
+        if named is None:  # taken out of the settings since the message was written
             raise NotSent("no_template")
+        template = named if isinstance(named, str) else in_language(message, named, next(iter(named.values())))
         variables = {f"var{number}": value for number, value in enumerate(values(message.text), start=1)}
         recipient = {"mobiles": number_of(message).removeprefix("+"), **variables}
         return {"template_id": template, "short_url": "0", "recipients": [recipient]}

@@ -9,7 +9,7 @@ from models.errors import SettingsError
 from watcher.channels import Message, NotSent, Rejected, SendError, Sent, Stores, Unknown
 from watcher.channels.http import Answer, Http, OverHttp, encoded
 from watcher.channels.phone import customer_phone
-from watcher.channels.provider_templates import notice_of, number_of, require_notices, values
+from watcher.channels.provider_templates import in_language, notice_of, number_of, require_notices, values
 
 if TYPE_CHECKING:
     from models.settings import Settings
@@ -72,7 +72,7 @@ class WhatsAppChannel(OverHttp):
         notice = notice_of(message)
         template: dict[str, Any] = {
             "name": self._own.templates.get(notice, self._own.template_prefix + notice),
-            "language": {"code": self._own.language},
+            "language": {"code": in_language(message, self._own.languages, self._own.language)},
         }
         if parameters := [{"type": "text", "text": value} for value in values(message.text)]:
             template["components"] = [{"type": "body", "parameters": parameters}]
