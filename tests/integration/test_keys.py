@@ -67,6 +67,15 @@ async def test_a_link_of_two_orders_pays_one_of_them_and_is_looked_at(
 
 
 @pytest.mark.asyncio
+async def test_nothing_is_learned_from_keys_that_disagree(db: Database, make_settings: SettingsMaker) -> None:
+    await db.orders.insert_many([by_link(), sample.order(2)])
+    async with endpoint(make_settings()) as shop:
+        await shop.processed(paid(of=sample.link(1, reference_id="TEA-2")), "LINK")
+        assert await stands(shop) == ("completed", sample.AMOUNT, [("order_keys_disagree", A)])
+        assert "refs" not in (await shop.order(1))["payment"]
+
+
+@pytest.mark.asyncio
 async def test_an_id_that_two_orders_learned_is_looked_at(db: Database, make_settings: SettingsMaker) -> None:
     await db.orders.insert_many([sample.order(number, razorpayOrderId=None, refs=[KNOWN]) for number in (1, 2)])
     async with endpoint(make_settings()) as shop:
@@ -137,6 +146,19 @@ async def test_terms_from_the_link_alone_wake_captures_that_name_only_its_order(
         await shop.settled("PART")
         reviews = [("amount_mismatch", A), ("paid_after_link_expired", A)]
         assert await stands(shop) == ("pending", None, reviews)
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("patient")
+async def test_an_event_that_names_only_the_link_wakes_once_the_order_learned_it(
+    db: Database, make_settings: SettingsMaker
+) -> None:
+    await db.orders.insert_one(by_link(paymentLinkId=None))
+    async with endpoint(make_settings()) as shop:
+        await shop.post(sample.link_ended(1, "expired", reference_id=""), "END")
+        await waiting(shop, "END", "waiting_for_order")
+        assert await shop.processed(paid(), "LINK") == "completed/applied"
+        assert (await shop.settled("END"))["outcome"]["code"] == "applied"
 
 
 @pytest.mark.asyncio

@@ -143,3 +143,31 @@ def test_ids_of_the_shop_that_are_no_text_are_no_ids(odd: object) -> None:
     order.add(fact("captured"), RefFact("razorpay", "order", "order_2"))
     assert [ref["id"] for ref in order.payment["refs"]] == ["order_2"]
     assert order.status == "completed"
+
+
+# --- what acceptance may not do --------------------------------------------------------------------------------------
+
+
+def test_accepting_what_is_only_odd_about_a_part_does_not_make_it_the_whole() -> None:
+    order = pending(**BY_LINK)
+    order.add(FIRST, link("partially_paid", amount=20_000))
+    assert order.reviews == {("link_amount_differs", "pay_A")}
+    order.add(decision("link_amount_differs"))
+    assert (order.status, order.fulfilled, order.payment["amountPaid"]) == ("pending", 0, 20_000)
+
+
+def test_the_whole_sum_after_a_part_is_one_too_many() -> None:
+    order = pending(**BY_LINK)
+    order.add(FIRST, fact("captured", "pay_B", created_at=1_790_000_100), link("paid"))
+    assert (order.status, order.payment["amountPaid"]) == ("completed", 69_900)
+    assert order.reviews == {("duplicate_capture", "pay_B")}
+
+
+def test_an_order_that_accepted_money_completed_stays_so_when_a_part_comes_later() -> None:
+    order = pending(acceptPartial=True)
+    order.add(fact("captured", amount=20_000, currency="USD"))
+    order.add(decision("currency_mismatch"))
+    order.add(fact("captured", "pay_B", amount=10_000, created_at=1_790_000_100))
+    order.add(RefundFact("rfnd_A", "pay_A", "processed", 20_000, "USD"))
+    assert (order.status, order.payment["amountPaid"]) == ("refunded", 20_000)
+    assert ("duplicate_capture", "pay_B") in order.reviews
