@@ -12,12 +12,12 @@ from typing import Any
 
 from models.entries import Entry
 from models.known import Known
-from models.reviews import Name
+from models.reviews import TAKEN, Decided, Name, paid_after
 from models.states import OrderStatus
-from models.terms import FITS, WAITS, WHOLE, Expectation, fit, may_be_paid_in_parts
+from models.terms import FITS, OUT, WAITS, WHOLE, Expectation, fit, may_be_paid_in_parts
 
 _LAST = 2**63
-ONLY_CLOSED = frozenset({"amount_unreadable", "payment_on_two_orders"})
+ONLY_CLOSED = frozenset({"amount_unreadable", TAKEN})
 """Reasons of money that completes nothing, even when an operator accepts it: it cannot be counted, or is another's."""
 
 
@@ -60,21 +60,20 @@ def derive(
     known: Known,
     expected: Expectation,
     taken: frozenset[str],
-    accepted: frozenset[Name],
+    decided: Decided,
 ) -> Derived:
-    """`taken` holds payments that belong to another order, `accepted` the review entries that an operator accepted."""
+    """`taken` holds payments that belong to another order, `decided` what operators said about review entries."""
     partial = may_be_paid_in_parts(payment, known)
     fits = {
-        attempt["paymentId"]: "payment_on_two_orders"
-        if attempt["paymentId"] in taken
-        else fit(attempt, expected, partial)
+        attempt["paymentId"]: TAKEN if attempt["paymentId"] in taken else fit(attempt, expected, partial)
         for attempt in known.captures
     }
     reviews = {(ref, reason) for ref, reason in fits.items() if reason not in FITS | {WAITS}}
     reviews |= _suspicions(payment, known, fits, expected)
-    for name in reviews & accepted:
-        if fits[name[0]] == name[1] and name[1] not in ONLY_CLOSED:
-            fits[name[0]] = WHOLE
+    for ref, reason in reviews & decided.accepted:
+        if fits[ref] == reason and reason not in ONLY_CLOSED:
+            fits[ref] = WHOLE
+    fits |= dict.fromkeys(decided.kept_out & fits.keys(), OUT)
     fitting = sorted((known.attempts[ref] for ref, found in fits.items() if found in FITS), key=_age)
     paying, complete, over = _add_up(fitting, fits, expected)
     return Derived(
@@ -98,7 +97,7 @@ def _suspicions(payment: Mapping[str, Any], known: Known, fits: Mapping[str, str
         if known.credited(ref) and known.processed(ref) > attempt["amount"]:
             odd.add((ref, "refunded_more_than_captured"))
         if link or attempt.get("orderId") is None or attempt["orderId"] != payment.get("razorpayOrderId"):
-            odd |= {(ref, f"paid_after_link_{end}") for end in known.ends(link)}
+            odd |= {(ref, paid_after(f"link_{end}")) for end in known.ends(link)}
         asked = {link["amount"] for link in known.links.values() if link["acceptPartial"]} - {None, expected.amount}
         if asked and expected.amount is not None and fits[ref] not in {WHOLE, WAITS}:
             odd.add((ref, "link_amount_differs"))

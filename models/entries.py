@@ -13,6 +13,7 @@ import orjson
 
 from models.errors import OrderUnreadable
 from models.facts import CallbackFact, LinkFact, PaymentFact, RefundFact
+from models.money import parse_amount
 
 MOST_FAILED_ATTEMPTS = 100
 _CAPTURE_RANK = 10
@@ -20,6 +21,14 @@ _PAYMENT_RANKS = {"authorized": 2, "failed": 1}
 _REFUND_RANKS = {"processed": 1, "failed": 2}
 _LINK_RANKS = {"partially_paid": 1, "expired": 2, "cancelled": 3, "paid": 4}
 _CALLBACK = "callback"
+
+_COMMON = frozenset({"statuses", "amount", "currency"})
+_FIELDS: Mapping[str, frozenset[str]] = {
+    "paymentId": _COMMON | {"paymentId", "captured", "createdAt", "method", "methodDetails"},
+    "refundId": _COMMON | {"refundId", "paymentId", "status", "createdAt"},
+    "linkId": _COMMON | {"linkId", "status", "acceptPartial"},
+}
+"""What an entry must have to be one of ours, by the field that names it."""
 
 Entry = dict[str, Any]
 Entries = Mapping[str, Entry]
@@ -44,7 +53,17 @@ def stored_entries(payment: Mapping[str, Any], name: str, key: str) -> tuple[lis
 
 
 def _is_entry(entry: object, key: str) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get(key), str) and isinstance(entry.get("statuses"), list)
+    """Whole, as we wrote it; what the shop's code left of one tells nothing, and its events bring it back."""
+    if not isinstance(entry, dict) or not entry.keys() >= _FIELDS[key] or not isinstance(entry[key], str):
+        return False
+    seen = entry["statuses"]
+    return isinstance(seen, list) and bool(seen) and all(isinstance(status, str) for status in seen) and _is_sum(entry)
+
+
+def _is_sum(entry: Entry) -> bool:
+    """An amount that can be added up, or none; shells and scripts write whole numbers as floats."""
+    amount = entry["amount"]
+    return amount is None or (not isinstance(amount, str) and parse_amount(amount) is not None)
 
 
 def in_order(entries: Entries) -> list[Entry]:

@@ -20,7 +20,8 @@ from models.entries import Entries, Entry, in_order, statuses, stored_entries, s
 from models.errors import OrderUnreadable
 from models.facts import DecisionFact, Fact, RefFact
 from models.known import LISTS, Known
-from models.reviews import Name, Reviews
+from models.provider_ids import OWN_IDS
+from models.reviews import Name, Reviews, paid_after
 from models.states import ORDER_RANK, PAID, OrderStatus, order_status
 from models.terms import Expectation
 
@@ -93,8 +94,8 @@ def reduce(
     given, before = tuple(facts), Known.stored(payment)
     after, overflow = before.joined(given)
     reviews = Reviews(payment, (fact for fact in given if isinstance(fact, DecisionFact)))
-    old = derive(payment, before, expected, taken, reviews.accepted_before)
-    new = derive(payment, after, expected, taken, reviews.accepted)
+    old = derive(payment, before, expected, taken, reviews.before)
+    new = derive(payment, after, expected, taken, reviews.decided)
     step = _Step(before, after, old, new, reviews)
     status_from = payment.get("status", MISSING)
     ours = _our_status(status_from, reviews)
@@ -131,7 +132,7 @@ def _our_status(status: object, reviews: Reviews) -> OrderStatus | None:
     """The status as one of ours; None for one of the shop's, unless an operator accepts the money in this moment."""
     if status is MISSING:
         return OrderStatus.PENDING
-    accepted_now = reviews.accepted - reviews.accepted_before
+    accepted_now = reviews.decided.accepted - reviews.before.accepted
     overruled = order_status(status) is None and any(reason == _paid_after(status) for _, reason in accepted_now)
     return OrderStatus.PENDING if overruled else order_status(status)
 
@@ -179,7 +180,7 @@ def _needed(step: _Step, doubts: Mapping[str, str], status: object) -> frozenset
 def _paid_after(status: object) -> str:
     """A foreign status as a reason: `null`, `7`, `cancelled`; `other` for what has no short form."""
     text = "null" if status is None else str(status).lower() if isinstance(status, bool) else str(status)
-    return f"paid_after_{text if _FOREIGN_NAME.fullmatch(text) else 'other'}"
+    return paid_after(text if _FOREIGN_NAME.fullmatch(text) else "other")
 
 
 def _lists(payment: Mapping[str, Any], known: Known) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def _lists(payment: Mapping[str, Any], known: Known) -> dict[str, Any]:
 
 def _refs(payment: Mapping[str, Any], facts: Iterable[Fact]) -> dict[str, Any]:
     """Further ids of the order at the provider; those that the shop keeps itself need no second place."""
-    own = {payment.get("razorpayOrderId"), payment.get("paymentLinkId")}
+    own = [*map(payment.get, OWN_IDS.values())]  # of any type
     given = [fact.document() for fact in sorted({f for f in facts if isinstance(f, RefFact) and f.id not in own})]
     stored = stored_list(payment, "refs")
     fresh = [ref for ref in given if ref not in stored]

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from models.database import Database
+from models.provider_ids import provider_ids
 from models.states import EventStatus
 
 CAPTURE = "capture"
@@ -38,8 +39,7 @@ async def _named(db: Database, order: Mapping[str, Any]) -> list[dict[str, Any]]
     payment = payment if isinstance(payment, dict) else {}
     credited = db.ledger.find({"orderId": order["_id"], "entryType": CAPTURE}, {"refId": 1})
     payments = {entry["refId"] async for entry in credited} | _payment_ids(payment)
-    orders = _texts([payment.get("razorpayOrderId"), *(ref.get("id") for ref in _parts(payment, "refs"))])
-    links = _texts([payment.get("paymentLinkId")])
+    orders, links = provider_ids(payment, "order"), provider_ids(payment, "payment_link")
     return [
         {f"refs.{name}": {"$in": sorted(ids)}}
         for name, ids in (("orderId", orders), ("paymentId", payments), ("paymentLinkId", links))

@@ -13,6 +13,8 @@ WHOLE = "whole"
 PART = "part"
 WAITS = "waits"
 """Whether a capture fits is not known before the provider has told its terms."""
+OUT = "out"
+"""An operator rejected the capture."""
 FITS = frozenset({WHOLE, PART})
 
 

@@ -9,6 +9,7 @@ from models.facts import CallbackFact, DecisionFact, Event, LinkFact, PaymentFac
 from models.states import EventStatus
 from scripts.order_parts import EventPart, Fact, Said, Sum
 from scripts.stored_values import Raw, at, clean, mapping, moment, words
+from webhook.event_rows import FOR_TERMS
 from webhook.payload import read_object
 
 _PAYER = ("email", "contact", "vpa")
@@ -18,8 +19,6 @@ _IGNORED = {
     "foreign_account": "ignored: it is about another account than the configured ones",
     "no_order_id": "ignored: it names no order",
 }
-
-WAITS_FOR_TERMS = "waiting_for_terms"
 
 Parser = Callable[[Raw], Event | None]
 
@@ -117,7 +116,7 @@ def _unsettled(row: Raw) -> str:
     due = at(row.get("nextAttemptAt"))
     match row.get("status"):
         case EventStatus.PARKED:
-            terms = mapping(row.get("outcome")).get("code") == WAITS_FOR_TERMS
+            terms = mapping(row.get("outcome")).get("code") == FOR_TERMS
             what = "the provider's terms" if terms else "its order"
             return f"parked: waits for {what} since {at(row.get('receivedAt'))}, looks again at {due}"
         case EventStatus.FAILED:

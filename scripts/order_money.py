@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from models.derive import ONLY_CLOSED
+from models.reviews import MISFITS, is_misfit
 from models.states import PAID, EventStatus
-from scripts.order_events import WAITS_FOR_TERMS
 from scripts.order_parts import UNSETTLED, EventPart, Review, Story, Verdict, paid
 from scripts.stored_values import at, clean
+from webhook.event_rows import FOR_TERMS
 
-_MISFITS = (
-    "amount_mismatch",
-    "currency_mismatch",
-    "amount_unreadable",
-    "expected_amount_missing",
-    "payment_on_two_orders",
-)
 _LOOKS = {
     "duplicate_capture": "The customer paid twice: refund the payment named here.",
     "refunded_more_than_captured": "Compare the refunds with the dashboard.",
@@ -56,7 +50,7 @@ def _reasons(looks: Sequence[Review]) -> str:
 
 def _still_open(review: Review, accepted: str) -> bool:
     """A misfit of the payment that completed the order after all is history."""
-    return review.open and not (review.ref == accepted and review.reason in _MISFITS)
+    return review.open and not (review.ref == accepted and review.reason in MISFITS)
 
 
 def _decide(story: Story, how: str, reason: str) -> str:
@@ -69,7 +63,7 @@ def has_shops_status(story: Story) -> Verdict | None:
     order = story.order
     if order.own_status:
         return None
-    late = [r for r in story.reviews if r.reason.startswith("paid_after_") and not r.reason.startswith(_AFTER_LINK)]
+    late = [review for review in story.reviews if is_misfit(review.reason) and review.reason not in MISFITS]
     for review in sorted(late, key=lambda review: not review.open):
         sentence = f"Money came after the shop set the order to {order.status}: {review.ref} paid {review.sum}"
         if not review.open:
@@ -83,7 +77,7 @@ def has_shops_status(story: Story) -> Verdict | None:
 def does_not_fit(story: Story) -> Verdict | None:
     """Money came that the order does not expect, and nobody has decided yet."""
     for review in story.reviews:
-        if review.open and review.reason in _MISFITS:
+        if review.open and review.reason in MISFITS:
             sentence = f"Not paid: money came but does not fit: {_difference(review)}."
             return Verdict(review.reason, "look", sentence, _mend(story, review))
     return None
@@ -132,7 +126,7 @@ def waits_for_terms(story: Story) -> Verdict | None:
 
 
 def _waiting(story: Story) -> list[EventPart]:
-    return [event for event in story.events if event.status == EventStatus.PARKED and event.outcome == WAITS_FOR_TERMS]
+    return [event for event in story.events if event.status == EventStatus.PARKED and event.outcome == FOR_TERMS]
 
 
 def is_part_paid(story: Story) -> Verdict | None:
@@ -178,7 +172,7 @@ def was_overwritten(story: Story) -> Verdict | None:
 
 def was_decided(story: Story) -> Verdict | None:
     """Money that an operator rejected, or accepted where that completes nothing."""
-    closed = [review for review in story.reviews if not review.open and review.by and review.reason in _MISFITS]
+    closed = [review for review in story.reviews if not review.open and review.by and is_misfit(review.reason)]
     for review in sorted(closed, key=lambda review: review.state != "rejected"):
         sentence = f"Not paid: {review.ref} brought {review.sum}; {_closing(review)}."
         returned = any(refund.payment_id == review.ref and refund.status == "processed" for refund in story.refunds)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from models.derive import Derived, derive
 from models.errors import OrderUnreadable
 from models.known import Known
-from models.reviews import Reviews
+from models.reviews import Reviews, taken_elsewhere
 from models.states import order_status
 from models.terms import Expectation
 from scripts.order_events import Parser, event_part, fact_of
@@ -88,16 +88,10 @@ def _order(records: Records, payment: Raw, *, reveal: bool) -> OrderPart:
 def _derived(payment: Raw, expected: Expectation) -> Derived | None:
     """What the money that is known says; None where the shop's code left something else in its place."""
     try:
-        accepted = Reviews(payment, ()).accepted_before
-        return derive(payment, Known.stored(payment), expected, taken_elsewhere(payment), accepted)
+        decided = Reviews(payment, ()).before
+        return derive(payment, Known.stored(payment), expected, taken_elsewhere(payment), decided)
     except (OrderUnreadable, KeyError, TypeError):
         return None
-
-
-def taken_elsewhere(payment: Raw) -> frozenset[str]:
-    """Payments that the database said belong to another order, as the order's review keeps it."""
-    entries = mappings(payment.get("review"))
-    return frozenset(str(each.get("ref")) for each in entries if each.get("reason") == "payment_on_two_orders")
 
 
 def _ref(entry: Raw) -> Ref:

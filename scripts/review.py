@@ -31,7 +31,10 @@ State = Literal["accepted", "rejected"]
 VERBS = {"accepted": "accept", "rejected": "reject"}
 _PREVIEW = ("number", "reason", "payment", "amount", "expected", "what it does")
 _FIELDS = {"orderNumber": 1, "payment.review": 1, "history": 1}
-_REJECTS = "closes the entry and moves nothing; refund the payment in the dashboard if it is the customer's"
+_REJECTS = (
+    "closes the entry and moves nothing, and money that did not fit stays out whatever is corrected later; "
+    "refund the payment in the dashboard if it is the customer's"
+)
 
 
 @Parameter(name="*")

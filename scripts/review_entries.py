@@ -10,9 +10,10 @@ from typing import Any
 from models.errors import OrderUnreadable, Refused
 from models.facts import DecisionFact
 from models.reducer import reduce
+from models.reviews import taken_elsewhere
 from models.terms import Expectation
 from scripts.order_parts import Review, Sum
-from scripts.order_story import review_part, taken_elsewhere
+from scripts.order_story import review_part
 from scripts.stored_values import at, clean, mapping, mappings, moment
 
 _WHY_NOTHING = {

@@ -10,13 +10,14 @@ from typing import Any
 from models.database import Database, RawDocument
 from models.facts import Event
 from models.states import EventStatus
-from scripts.order_events import WAITS_FOR_TERMS, parsed, said
+from scripts.order_events import parsed, said
 from scripts.order_parts import Said, Sum
 from scripts.stored_values import clean, moment
+from webhook.event_rows import FOR_TERMS
 
 _QUERY = {
     "$or": [
-        {"status": EventStatus.PARKED, "outcome.code": {"$ne": WAITS_FOR_TERMS}},
+        {"status": EventStatus.PARKED, "outcome.code": {"$ne": FOR_TERMS}},
         {"status": EventStatus.DEAD, "outcome.code": "unmatched"},
         {"status": EventStatus.IGNORED, "outcome.code": "no_order_id"},
     ]

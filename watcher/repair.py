@@ -10,6 +10,8 @@ from typing import Any
 from models.alerts import raise_alert
 from models.clock import ServerClock
 from models.database import Database
+from models.errors import OrderUnreadable
+from models.known import Known
 from models.replay import CAPTURE, make_due_again, under_way
 from models.reviews import OF_THE_EXPECTATION, OPEN
 from models.states import PAID, order_status
@@ -129,9 +131,10 @@ def changes_expectation(change: Mapping[str, Any]) -> bool:
 
 
 def _captured(order: Order | None) -> set[str]:
-    """The payments that the order itself knows to be captured."""
+    """The payments that the order itself knows to be captured; a half-destroyed entry knows nothing."""
     payment = (order or {}).get("payment")
-    attempts = payment.get("attempts") if isinstance(payment, dict) else None
-    found = [attempt for attempt in attempts if isinstance(attempt, dict)] if isinstance(attempts, list) else []
-    names = (attempt.get("paymentId") for attempt in found if attempt.get("captured"))
-    return {name for name in names if isinstance(name, str)}
+    try:
+        known = Known.stored(payment) if isinstance(payment, dict) else None
+    except OrderUnreadable:
+        return set()
+    return {attempt["paymentId"] for attempt in known.captures} if known else set()

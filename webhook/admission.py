@@ -34,7 +34,7 @@ from webhook.payload import storable
 MOST_ROWS = 200
 MOST_BYTES = 8 * 1024 * 1024
 REDELIVERY_SPEEDUP = timedelta(seconds=5)
-_EVENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_EVENT_ID = re.compile(r"(?!(?:callback|reconcile|operator|body):)[A-Za-z0-9_.:-]{1,128}")
 _SEEN_FIELDS = {"eventId": 1, "bodyHash": 1, "status": 1, "nextAttemptAt": 1}
 
 
@@ -84,7 +84,11 @@ class _Sighting:
 
 
 def event_id_of(values: Sequence[str], raw: bytes, prefix: str = "") -> str:
-    """The provider's id if it is exactly one well-formed value; else one made from the body, never a random one."""
+    """The provider's id if it is exactly one well-formed value; else one made from the body, never a random one.
+
+    The beginnings of our own messages' ids are ours: an unsigned header that could claim such an id could make a
+    message of ours look like one that came before.
+    """
     if len(values) == 1 and _EVENT_ID.fullmatch(values[0]):
         return prefix + values[0]
     return f"{prefix}body:{hashlib.sha256(raw).hexdigest()}"

@@ -63,8 +63,8 @@ async def link_deliveries(api: RazorpayApi, provider: Provider, link_id: str) ->
 async def fetched(api: RazorpayApi, provider: Provider, event: Event) -> Event | None:
     """What the API says now about the payment that a callback names, with its order, as a reconciled payment.
 
-    None when the API does not know the payment, or knows it as one of another order. Raises `ProviderUnavailable`
-    (try again) or `CredentialsRefused`.
+    None when the API does not know the payment, or knows it as one of another order; a payment link has an order of
+    its own, which its callback does not name. Raises `ProviderUnavailable` (try again) or `CredentialsRefused`.
     """
     if event.refs.payment_id is None:
         return None
@@ -72,7 +72,8 @@ async def fetched(api: RazorpayApi, provider: Provider, event: Event) -> Event |
         payment = await api.payment(event.refs.payment_id)
     except ProviderRefused:
         return None
-    if event.refs.order_id is not None and payment.get("order_id") != event.refs.order_id:
+    by_link = event.refs.payment_link_id is not None
+    if not by_link and event.refs.order_id is not None and payment.get("order_id") != event.refs.order_id:
         return None
     delivery = await payment_delivery(api, provider, payment)
     return delivery.event if delivery else None

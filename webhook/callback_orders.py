@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.database import Database, RawDocument
+from models.provider_ids import OWN_IDS, provider_ids
 from models.states import PAID, order_status
 from webhook.orders import as_numbers
 from webhook.signatures import Callback
 
 _FIELDS = {"payment.status": 1, "payment.razorpayOrderId": 1, "payment.paymentLinkId": 1, "payment.refs": 1}
-_PATHS = {"order": "razorpayOrderId", "payment_link": "paymentLinkId"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,15 @@ async def subject_of(db: Database, provider: str, callback: Callback) -> Subject
     wanted = callback.subject_id
     if callback.kind == "subscription":  # none is stored yet: the signature alone says that it is the account's
         return Subject(None, wanted, {"subscription_id": wanted})
-    path, ref = _PATHS[callback.kind], {"provider": provider, "kind": callback.kind, "id": wanted}
+    ref = {"provider": provider, "kind": callback.kind, "id": wanted}
     own, kept, numbered = await asyncio.gather(
-        _find(db, {f"payment.{path}": wanted}),
+        _find(db, {f"payment.{OWN_IDS[callback.kind]}": wanted}),
         _find(db, {"payment.refs.id": wanted, "payment.refs": {"$elemMatch": ref}}),
         _find(db, {"orderNumber": {"$in": as_numbers(callback.reference_id)}}),
     )
     for order in (*own, *kept):
-        stored = next((known for known in _stored_ids(order, path) if known == wanted), None)
-        if stored is not None:  # byte for byte, whatever the collection's collation calls equal
-            return _subject(order, callback, stored, {})
+        if wanted in provider_ids(order.get("payment"), callback.kind):  # byte for byte, whatever a collation says
+            return _subject(order, callback, wanted, {})
     if len(numbered) != 1:
         return None
     return _subject(numbered[0], callback, wanted, {"reference_id": callback.reference_id})
@@ -66,17 +65,10 @@ def _payment(order: RawDocument) -> Mapping[str, Any]:
     return payment if isinstance(payment, dict) else {}
 
 
-def _stored_ids(order: RawDocument, path: str) -> list[str]:
-    payment = _payment(order)
-    refs = payment.get("refs")
-    kept = [ref.get("id") for ref in refs if isinstance(ref, dict)] if isinstance(refs, list) else []
-    return [known for known in (payment.get(path), *kept) if isinstance(known, str)]
-
-
 def _subject(order: RawDocument, callback: Callback, stored_id: str, extra: Mapping[str, str]) -> Subject:
     payment, named = _payment(order), dict(extra)
-    own = stored_id if callback.kind == "order" else payment.get(_PATHS["order"])
-    if isinstance(own, str):
+    own = stored_id if callback.kind == "order" else payment.get(OWN_IDS["order"])
+    if isinstance(own, str) and own:
         named["order_id"] = own
     if callback.kind == "payment_link":
         named["payment_link_id"] = stored_id

@@ -19,7 +19,9 @@ from models.database import Database, RawDocument
 from models.duties import cancelled
 from models.errors import OrderUnreadable, ProviderRefused
 from models.facts import Event, LinkFact, PaymentFact, RefundFact
+from models.provider_ids import provider_ids
 from models.reducer import Change, reduce
+from models.reviews import taken_elsewhere
 from models.settings import OrderSettings, Settings
 from models.states import OrderStatus
 from webhook.admission import Delivery
@@ -145,10 +147,10 @@ class Comparison:
         """The payments of all its provider orders; the provider's order itself is asked for when that may matter."""
         found = [
             difference
-            for link in provider_ids(order, "payment_link")
+            for link in provider_ids(order.get("payment"), "payment_link", self._provider.name)
             for difference in await self._of_link(order, link)
         ]
-        for order_id in provider_ids(order, "order"):
+        for order_id in provider_ids(order.get("payment"), "order", self._provider.name):
             try:
                 payments = await self._api.order_payments(order_id)
             except ProviderRefused:
@@ -256,26 +258,9 @@ def news(found: Found, event: Event, settings: OrderSettings) -> Change | None:
         raise OrderUnreadable("the order's `payment` is no document")
     never_stored = datetime.min  # noqa: DTZ901 - it would stand in for a missing time of something that is not written
     facts = (*event.facts, *found.refs)
-    change = reduce(payment, facts, expectation(order, settings), never_stored, doubts=found.doubts)
+    taken = taken_elsewhere(payment)  # the database would say it again
+    change = reduce(payment, facts, expectation(order, settings), never_stored, taken, found.doubts)
     return change if change and (change.history or change.ledger) else None
-
-
-_OWN_IDS: Mapping[str, str] = {"order": "razorpayOrderId", "payment_link": "paymentLinkId"}
-
-
-def provider_ids(order: Mapping[str, Any], kind: Literal["order", "payment_link"]) -> list[str]:
-    """The ids of this kind under which Razorpay knows an order, each once."""
-    payment = order.get("payment")
-    if not isinstance(payment, dict):
-        return []
-    refs = payment.get("refs")
-    others = [
-        ref.get("id")
-        for ref in (refs if isinstance(refs, list) else [])
-        if isinstance(ref, dict) and (ref.get("provider"), ref.get("kind")) == ("razorpay", kind)
-    ]
-    ids = dict.fromkeys([payment.get(_OWN_IDS[kind]), *others])
-    return [known for known in ids if isinstance(known, str) and known]
 
 
 def quiet(order: Mapping[str, Any], since: datetime, until: datetime) -> bool:

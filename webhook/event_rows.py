@@ -22,6 +22,8 @@ FIRST_RETRY = 5.0
 LONGEST_RETRY = 3600.0
 PARK_PAUSES = (2.0, 10.0, 60.0)
 LONGEST_PARK_PAUSE = 900.0
+FOR_ORDER, FOR_TERMS, FOR_PROVIDER = "waiting_for_order", "waiting_for_terms", "waiting_for_provider"
+"""What a parked event waits for, as its `outcome` says."""
 _DUE_FIELDS = {"status": 1, "lease": 1, "refs": 1, "attempts": 1, "eventId": 1, "nextAttemptAt": 1}
 
 
@@ -33,6 +35,12 @@ def retry_delay(attempts: int) -> float:
 def park_delay(parks: int) -> float:
     """Seconds until a parked event looks for its order again: 2 s, 10 s, 1 min, then every 15 min."""
     return PARK_PAUSES[parks] if parks < len(PARK_PAUSES) else LONGEST_PARK_PAUSE
+
+
+def parks_of(row: Mapping[str, Any], wait: str) -> int:
+    """How often it has been parked; the wait for its order uses up none of the patience for what comes after it."""
+    before = (row.get("outcome") or {}).get("code")
+    return 0 if before == FOR_ORDER != wait else row.get("parks", 0)
 
 
 def lane_of(row: Mapping[str, Any]) -> str:
@@ -138,15 +146,15 @@ class EventRows:
         self,
         row: Mapping[str, Any],
         claim: Claim,
-        outcome: str = "waiting_for_order",
+        wait: str = FOR_ORDER,
         session: AsyncClientSession | None = None,
     ) -> None:
         """Let the event wait, by default for its order; parking again keeps the first deadline."""
-        now, parks = self._clock.now(), row.get("parks", 0)
+        now, parks = self._clock.now(), parks_of(row, wait)
         changes = {
             "parks": parks + 1,
             "parkedUntil": row.get("parkedUntil") or now + timedelta(seconds=self._settings.parked_for),
-            "outcome": {"code": outcome, "detail": None},
+            "outcome": {"code": wait, "detail": None},
         }
         due = now + timedelta(seconds=park_delay(parks))
         await self._release(row["_id"], claim, EventStatus.PARKED, due, changes, session=session)

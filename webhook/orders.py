@@ -11,6 +11,7 @@ from bson import ObjectId
 from models.database import Database, RawDocument
 from models.facts import Event, RefFact
 from models.money import from_shop, parse_amount, parse_currency
+from models.provider_ids import OWN_IDS, Kind
 from models.settings import OrderSettings
 from models.terms import Expectation
 
@@ -33,19 +34,19 @@ async def find_order(db: Database, provider: str, event: Event, settings: OrderS
 
     Looked up by our stored provider order id, our stored link id, the payment's id, the shop's order number in the
     provider order's receipt or the link's `reference_id`, and at last the link's notes. A payment's notes are never a
-    key: they can come from the buyer's browser. When two keys name different orders, the first decides and the payment
-    goes to review.
+    key: they can come from the buyer's browser. When two keys name different orders, or one key two, the first decides
+    and the payment goes to review.
     """
     look = _Look(db, settings)
     if event.order_key is not None:
         order = await read_order(db, event.order_key, settings)
         return Found(order) if order else None
     refs = event.refs
-    by_order = await look.by_id("payment.razorpayOrderId", provider, "order", refs.order_id)
-    by_link = await look.by_id("payment.paymentLinkId", provider, "payment_link", refs.payment_link_id)
-    by_payment = None if by_order or by_link else await look.by_payment(refs.payment_id)
+    found = await look.by_id(provider, "order", refs.order_id)
+    found += await look.by_id(provider, "payment_link", refs.payment_link_id)
+    by_payment = None if found else await look.by_payment(refs.payment_id)
     by_number = await look.by_number(refs.receipt)
-    found = [order for order in (by_order, by_link, by_payment, by_number) if order]
+    found += [order for order in (by_payment, by_number) if order]
     if not found and (by_notes := await look.by_notes(event.link_notes)):
         found = [by_notes]
     if not found:
@@ -69,27 +70,30 @@ class _Look:
     def __init__(self, db: Database, settings: OrderSettings) -> None:
         self._orders, self._note_keys, self._fields = db.orders, settings.link_note_keys, _fields(settings)
 
-    async def by_id(self, path: str, provider: str, kind: str, value: str | None) -> RawDocument | None:
-        """By the shop's own field, or by what we have learned from the provider."""
+    async def by_id(self, provider: str, kind: Kind, value: str | None) -> list[RawDocument]:
+        """By the shop's own field, or by what we have learned from the provider; two where the id is not unique."""
         if value is None:
-            return None
+            return []
         ref = {"provider": provider, "kind": kind, "id": value}
         known = {"payment.refs.id": value, "payment.refs": {"$elemMatch": ref}}
-        return await self._one({path: value}) or await self._one(known)
+        return await self._two({f"payment.{OWN_IDS[kind]}": value}) or await self._two(known)
 
     async def by_payment(self, payment_id: str | None) -> RawDocument | None:
-        """By a payment that the order knows."""
+        """By a payment that the order knows: the one that it paid comes first, then one where its money is noted."""
         if payment_id is None:
             return None
-        paths = ("payment.attempts.paymentId", "payment.razorpayPaymentId")
-        return await self._one({paths[0]: payment_id}) or await self._one({paths[1]: payment_id})
+        noted = {"$elemMatch": {"paymentId": payment_id, "captured": True}}
+        return (
+            await self._one({"payment.razorpayPaymentId": payment_id})
+            or await self._one({"payment.attempts.paymentId": payment_id, "payment.attempts": noted})
+            or await self._one({"payment.attempts.paymentId": payment_id})
+        )
 
     async def by_number(self, number: str | None) -> RawDocument | None:
         """The one order with this number (a shop may store it as an integer); none when two share it."""
         if number is None:
             return None
-        query = {"orderNumber": {"$in": as_numbers(number)}}
-        found = await self._orders.find(query, self._fields).limit(2).to_list()
+        found = await self._two({"orderNumber": {"$in": as_numbers(number)}})
         return found[0] if len(found) == 1 else None
 
     async def by_notes(self, notes: Mapping[str, str]) -> RawDocument | None:
@@ -102,6 +106,11 @@ class _Look:
 
     async def _one(self, query: Mapping[str, Any]) -> RawDocument | None:
         return await self._orders.find_one(query, self._fields)
+
+    async def _two(self, query: Mapping[str, Any]) -> list[RawDocument]:
+        """At most two, the same ones whoever asks."""
+        found = await self._orders.find(query, self._fields).limit(2).to_list()
+        return sorted(found, key=lambda order: repr(order["_id"]))  # a sort by the server could choose another index
 
 
 def as_numbers(text: str) -> list[str | int]:

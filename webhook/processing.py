@@ -26,11 +26,12 @@ from models.facts import Cause, Event
 from models.known import Known
 from models.leases import Claim
 from models.parking import Names, wake_parked
+from models.provider_ids import provider_ids
 from models.reducer import Change, reduce
 from models.settings import OrderSettings, ProcessingSettings
 from models.states import EventStatus
 from models.telemetry import Telemetry
-from webhook.event_rows import PARK_PAUSES, EventRows, Job, retry_delay
+from webhook.event_rows import FOR_PROVIDER, FOR_TERMS, PARK_PAUSES, EventRows, Job, parks_of, retry_delay
 from webhook.orders import Found, expectation, find_order, read_order
 from webhook.settlement import PAYMENT_INDEX, PaymentTaken, Settlement
 from webhook.sources import Sources
@@ -154,16 +155,17 @@ class Processor:
     async def _confirm(self, work: _Work, event: Event, found: Found) -> str:
         """A callback: first what it says itself; then, unless the webhook was faster, what the provider's API says."""
         row, claim = work.row, work.claim
-        if not row.get("parks"):
-            return await self._change(work, event, found, then="waiting_for_provider")
+        if not parks_of(row, FOR_PROVIDER):
+            return await self._change(work, event, found, then=FOR_PROVIDER)
         try:
             told = await self._sources.asked(row, event)
         except Retryable:  # the webhook, or reconciliation, will tell
             if row["parks"] < PATIENCE:
-                await self._rows.park(row, claim, "waiting_for_provider")
+                await self._rows.park(row, claim, FOR_PROVIDER)
                 return "parked"
             told = None
-        return await self._change(work, _with_payments(event, told), found)
+        event = _with_payments(event, told)  # which may name the order by more ids, and one of them another order
+        return await self._change(work, event, await self._find(row, event) or found)
 
     async def _find(self, row: RawDocument, event: Event) -> Found | None:
         return await find_order(self._db, row["provider"], event, self._orders)
@@ -201,8 +203,8 @@ class Processor:
             if change is None:
                 await self._end(work, "already_applied", then)
                 return "already_applied"
-            if change.waiting and row.get("parks", 0) < PATIENCE:
-                await self._rows.park(row, work.claim, "waiting_for_terms")
+            if change.waiting and parks_of(row, FOR_TERMS) < PATIENCE:
+                await self._rows.park(row, work.claim, FOR_TERMS)
                 return "parked"
             try:
                 await self._apply(work, order, change, then)
@@ -259,9 +261,10 @@ class Processor:
             self._telemetry.emit("order.moved", order=str(order["_id"]), to=str(change.status_to))
         for reason, ref in change.reviews:
             announce(self._telemetry, "payment_review", f"{reason}:{ref}", f"order {order['_id']}")
-        if "payment.refs" not in change.set and "payment.links" not in change.set:
+        told_terms = any(fact.order_amount is not None for fact in event.payments)
+        if not told_terms and "payment.refs" not in change.set and "payment.links" not in change.set:
             return
-        names = Names(orders=_some(event.refs.order_id), links=_some(event.refs.payment_link_id))
+        names = _names(order.get("payment"), change)
         with contextlib.suppress(PyMongoError):
             await wake_parked(self._db, names, self._clock.now())
 
@@ -311,11 +314,15 @@ def _with_payments(event: Event, told: Event | None) -> Event:
     """The callback together with what the provider says of its payment; without that it is an unverified attempt."""
     if told is None:
         return event
-    return replace(event, payments=told.payments, refs=replace(event.refs, receipt=told.refs.receipt))
+    order_id, receipt = told.refs.order_id or event.refs.order_id, event.refs.receipt or told.refs.receipt
+    return replace(event, payments=told.payments, refs=replace(event.refs, order_id=order_id, receipt=receipt))
 
 
-def _some(value: str | None) -> frozenset[str]:
-    return frozenset({value} if value else ())
+def _names(payment: object, change: Change) -> Names:
+    """All ids under which a parked event may know the order once it is changed; not only those of this event."""
+    stored = payment if isinstance(payment, dict) else {}
+    now = {**stored, "refs": change.set.get("payment.refs", stored.get("refs"))}
+    return Names(orders=provider_ids(now, "order"), links=provider_ids(now, "payment_link"))
 
 
 def _is_conflict(error: Exception) -> bool:

@@ -15,6 +15,7 @@ from bson import ObjectId
 
 from models.database import Database
 from models.errors import CredentialsRefused, ProviderUnavailable
+from models.provider_ids import provider_ids
 from models.settings import Settings
 from models.telemetry import Telemetry
 from scripts.simulator.api import Fault
@@ -25,7 +26,7 @@ from tests.support import sample
 from tests.support.endpoint import endpoint
 from tests.support.provider import Provider, provider
 from webhook.answers import fetched
-from webhook.differences import Period, provider_ids, quiet
+from webhook.differences import Period, quiet
 from webhook.engine import engine
 from webhook.own_messages import callback_delivery
 from webhook.providers import providers
@@ -443,6 +444,19 @@ async def test_hostile_answers_are_differences_and_never_a_crash(bench: Bench) -
 
 
 @pytest.mark.asyncio
+async def test_a_payment_that_completed_another_order_is_no_difference_for_ever(bench: Bench) -> None:
+    await bench.db.orders.insert_many([sample.order(1), sample.order(2)])
+    bench.fake.order(2)
+    bench.fake.payment(2)
+    async with endpoint(bench.settings) as shop:
+        await shop.processed(sample.captured(1, id=sample.payment_id(2)), "E1")
+        await shop.processed(sample.captured(2), "E2")
+    assert await bench.status(2) == "pending"
+    await bench.db.orders.update_one({"_id": "ord2"}, {"$unset": {"payment.changedAt": ""}})  # long ago
+    assert results(await bench.round(apply=False)) == {}
+
+
+@pytest.mark.asyncio
 async def test_a_callbacks_payment_is_fetched_with_its_order(bench: Bench) -> None:
     bench.fake.order(1)
     bench.fake.payment(1)
@@ -494,6 +508,9 @@ def test_every_id_under_which_the_provider_knows_an_order_is_asked_for_once() ->
         "odd",
         {},
     ]
-    assert provider_ids({"payment": {"razorpayOrderId": "order_1", "refs": refs}}, "order") == ["order_1", "order_2"]
-    for payment in (None, "odd", {}, {"razorpayOrderId": 7, "refs": "odd"}):
-        assert provider_ids({"payment": payment}, "order") == []
+    payment = {"razorpayOrderId": "order_1", "refs": refs}
+    assert provider_ids(payment, "order", "razorpay") == ["order_1", "order_2"]
+    assert provider_ids(payment, "order") == ["order_1", "order_2", "order_3"]
+    assert provider_ids(payment, "payment_link") == ["plink_1"]
+    for odd in (None, "odd", {}, {"razorpayOrderId": 7, "refs": "odd"}):
+        assert provider_ids(odd, "order") == []

@@ -14,12 +14,12 @@ from tests.support.words import FACT_AT, settings
 from watcher.render import Renderer
 
 ROOT = Path(__file__).parents[2]
-PRODUCERS = ("models/terms.py", "models/derive.py", "webhook/orders.py")
+PRODUCERS = ("models/terms.py", "models/derive.py", "models/reviews.py", "webhook/orders.py")
 """Where reasons come from; in these files every text of words joined by `_` is a reason, but for the ones below."""
 OTHERS = {"payment_link"}
 ENDS = ("expired", "cancelled")
 FOREIGN = ("cancelled", "COD", "null", "7", "other")
-OPEN_ENDED = {"paid_after_link_": [f"paid_after_link_{end}" for end in ENDS]}
+OPEN_ENDED = {"paid_after_": [f"paid_after_link_{end}" for end in ENDS]}
 _REASON = re.compile(r"[a-z]+(?:_[a-z]+)+_?")
 
 
