@@ -72,9 +72,23 @@ class _Step:
 
     before: Known
     after: Known
+    overflow: int
+    """Failed attempts beyond the hundredth, which are only counted."""
     old: Derived
     new: Derived
     reviews: Reviews
+
+    @classmethod
+    def of(
+        cls, payment: Mapping[str, Any], given: tuple[Fact, ...], expected: Expectation, taken: frozenset[str]
+    ) -> _Step:
+        """Join the facts and derive both sides. Raises `OrderUnreadable`."""
+        before = Known.stored(payment)
+        after, overflow = before.joined(given)
+        reviews = Reviews(payment, (fact for fact in given if isinstance(fact, DecisionFact)))
+        old = derive(payment, before, expected, taken, reviews.before)
+        new = derive(payment, after, expected, taken, reviews.decided)
+        return cls(before, after, overflow, old, new, reviews)
 
 
 def reduce(
@@ -91,23 +105,19 @@ def reduce(
     why; `now` only stands in for a payment time the provider did not give. Raises `OrderUnreadable` when the stored
     payment has no usable shape.
     """
-    given, before = tuple(facts), Known.stored(payment)
-    after, overflow = before.joined(given)
-    reviews = Reviews(payment, (fact for fact in given if isinstance(fact, DecisionFact)))
-    old = derive(payment, before, expected, taken, reviews.before)
-    new = derive(payment, after, expected, taken, reviews.decided)
-    step = _Step(before, after, old, new, reviews)
+    given = tuple(facts)
+    step = _Step.of(payment, given, expected, taken)
     status_from = payment.get("status", MISSING)
-    ours = _our_status(status_from, reviews)
-    status_to = status_from if ours is None else _moved(ours, old.status, new.status)
+    ours = _our_status(status_from, step.reviews)
+    status_to = status_from if ours is None else _moved(ours, step.old.status, step.new.status)
     completes = ours is not None and _completes(ours, step)
     needed = _needed(step, doubts, status_from)
-    fresh = reviews.missing(needed, after.attempts, expected)
+    fresh = step.reviews.missing(needed, step.after.attempts, expected)
     wanted = {
-        **_lists(payment, after),
+        **_lists(payment, step.after),
         **_refs(payment, given),
-        **reviews.written(fresh, needed, now),
-        **_sums(payment, step, overflow),
+        **step.reviews.written(fresh, needed, now),
+        **_sums(payment, step),
         **_acceptance(payment, step, now),
     }
     if ours is not None and status_to != status_from:
@@ -115,16 +125,16 @@ def reduce(
     changes = {f"payment.{name}": value for name, value in wanted.items() if payment.get(name) != value}
     if not changes:
         return None
-    credited_before = _ledger(before)
+    booked = _ledger(step.before)
     return Change(
         status_from=status_from,
         status_to=status_to,
         set=changes,
         history=_history(step, fresh, ours or status_from, status_to, completes=completes),
-        ledger=tuple(entry for entry in _ledger(after) if entry not in credited_before),
+        ledger=tuple(entry for entry in _ledger(step.after) if entry not in booked),
         fulfil=completes,
         reviews=tuple((entry["reason"], entry["ref"]) for entry in fresh),
-        waiting=new.waiting - old.waiting,
+        waiting=step.new.waiting - step.old.waiting,
     )
 
 
@@ -202,12 +212,14 @@ def _refs(payment: Mapping[str, Any], facts: Iterable[Fact]) -> dict[str, Any]:
     return {"refs": sorted([*stored, *fresh], key=repr)} if fresh else {}
 
 
-def _sums(payment: Mapping[str, Any], step: _Step, overflow: int) -> dict[str, Any]:
+def _sums(payment: Mapping[str, Any], step: _Step) -> dict[str, Any]:
     """What came of the accepted captures and went back, and how many failed attempts were only counted."""
     sums: dict[str, Any] = {"amountRefunded": step.new.refunded} if step.after.refunds else {}
     if step.new.accepted:
         sums["amountPaid"] = step.new.paid
-    return {**sums, "attemptsOverflow": payment.get("attemptsOverflow", 0) + overflow} if overflow else sums
+    if step.overflow:
+        sums["attemptsOverflow"] = payment.get("attemptsOverflow", 0) + step.overflow
+    return sums
 
 
 def _acceptance(payment: Mapping[str, Any], step: _Step, now: datetime) -> dict[str, Any]:
