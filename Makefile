@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test lint types check property backlog clean
+.PHONY: help demo run test coverage lint types check property backlog clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -28,7 +28,10 @@ demo: $(VENV)/.user ## the main job, end to end, with everything it needs starte
 run: $(VENV)/.user ## the same stack, left up to try by hand
 	@$(BIN)/paylatch run
 
-test: $(VENV)/.dev ## all tests, with branch coverage
+test: $(VENV)/.dev ## all tests
+	@$(BIN)/python -m pytest -n $(WORKERS)
+
+coverage: $(VENV)/.dev ## all tests, with branch coverage of every process; takes half as long again
 	@$(BIN)/coverage erase
 	@$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term
 

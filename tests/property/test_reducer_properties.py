@@ -36,7 +36,7 @@ ORDERS: tuple[object, ...] = ("pending", "failed", "completed", "refunded", "can
 
 # The same examples on every run, so that a failure is a change of ours.
 repeatable = settings(
-    max_examples=int(os.environ.get("PAYLATCH_TEST_EXAMPLES", "2000")),
+    max_examples=int(os.environ.get("PAYLATCH_TEST_EXAMPLES", "400")),
     derandomize=True,
     deadline=None,
     database=None,
