@@ -199,7 +199,7 @@ async def test_wrong_credentials_name_the_settings(fake: Provider) -> None:
 
 @pytest.mark.parametrize("missing", ["key_id", "key_secret"])
 def test_without_a_key_nothing_starts(missing: str) -> None:
-    values = {"key_id": KEY_ID, "key_secret": KEY_SECRET} | {missing: ""}
+    values = {"key_id": KEY_ID, "key_secret": KEY_SECRET} | {missing: None}
     with pytest.raises(SettingsError, match="PAYLATCH_RAZORPAY__KEY_ID"):
         RazorpayApi(RazorpaySettings.model_validate(values))
 
