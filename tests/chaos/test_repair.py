@@ -255,9 +255,8 @@ async def test_a_change_that_cannot_be_repaired_is_kept_aside_and_the_others_are
 
 @pytest.mark.asyncio
 async def test_only_completed_events_of_the_order_become_due_again(db: Database) -> None:
-    order = sample.order(
-        1, attempts=[{"paymentId": "pay_2"}, "text"], refs=[{"id": "order_3"}], paymentLinkId="plink_4"
-    )
+    refs = [{"provider": "razorpay", "kind": "order", "id": "order_3"}, {"id": "of no kind"}, 7]
+    order = sample.order(1, attempts=[{"paymentId": "pay_2"}, "text"], refs=refs, paymentLinkId="plink_4")
     await db.ledger.insert_one({"_id": "capture:pay_5", "entryType": "capture", "refId": "pay_5", "orderId": "ord1"})
     mine: list[dict[str, Any]] = [
         {"orderId": sample.provider_order_id(1)},
@@ -267,9 +266,9 @@ async def test_only_completed_events_of_the_order_become_due_again(db: Database)
         {"paymentId": "pay_5"},
     ]
     lease = {"token": "t", "until": datetime.now(UTC)}
-    for number, refs in enumerate([*mine, {"orderId": sample.provider_order_id(2)}]):
+    for number, named in enumerate([*mine, {"orderId": sample.provider_order_id(2)}]):
         base = {"eventId": f"E{number}", "bodyHash": f"h{number}", "requeues": 0, "attempts": 3, "lease": lease}
-        await db.events.insert_one({**base, "refs": refs, "status": "completed"})
+        await db.events.insert_one({**base, "refs": named, "status": "completed"})
     await db.events.update_one({"eventId": "E1"}, {"$set": {"status": "dead"}})
     now = datetime(2026, 5, 1, tzinfo=UTC)
     assert await make_due_again(db, order, now) == 4
