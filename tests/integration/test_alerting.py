@@ -11,6 +11,7 @@ import pytest
 from models.alerts import acknowledge, record_alert
 from models.clock import ServerClock
 from models.database import Database
+from models.settings import ALERT_ROUTES
 from tests.conftest import SettingsMaker
 from tests.support.daemon import Daemon, daemon
 from tests.support.mailbox import QUIET, Mailbox, mailbox
@@ -48,13 +49,15 @@ async def row_of(db: Database, key: str, *statuses: str) -> dict[str, Any]:
     return found
 
 
-def mail_section(box: Mailbox) -> dict[str, Any]:
-    return {"host": "127.0.0.1", "port": box.port, "tls": "none"}
+def by_mail(box: Mailbox, **notifications: Any) -> dict[str, Any]:
+    """Sections of a watcher that tells alerts by the default route."""
+    notifications = {"routes": ALERT_ROUTES, **notifications}
+    return {"email": {"host": "127.0.0.1", "port": box.port, "tls": "none"}, "notifications": notifications}
 
 
 @pytest.mark.asyncio
 async def test_a_new_alert_is_mailed_once_and_shown_in_the_shop(db: Database, make_settings: SettingsMaker) -> None:
-    async with mailbox() as box, daemon(make_settings(email=mail_section(box)), db) as running:
+    async with mailbox() as box, daemon(make_settings(**by_mail(box)), db) as running:
         await dead(running, "E1")
         row = await row_of(db, KEY, "sent")
         shown = await row_of(db, "alert:event_dead:1:inapp:admin", "sent")
@@ -74,8 +77,8 @@ async def test_what_comes_soon_after_waits_for_the_next_message_and_is_in_it(
     db: Database, make_settings: SettingsMaker
 ) -> None:
     """The 70 mails for 70 events are two."""
-    settings = make_settings(notifications={"alert_spacing": 3600})
-    async with mailbox() as box, daemon(make_settings(**_sections(box, 3600)), db) as running:
+    settings = make_settings(notifications={"alert_spacing": 3600, "routes": ALERT_ROUTES})
+    async with mailbox() as box, daemon(make_settings(**by_mail(box, alert_spacing=3600)), db) as running:
         await dead(running, "E1")
         await row_of(db, KEY, "sent")
         for number in range(2, 71):
@@ -90,14 +93,10 @@ async def test_what_comes_soon_after_waits_for_the_next_message_and_is_in_it(
         assert len(box.mails) == 2
 
 
-def _sections(box: Mailbox, spacing: float) -> dict[str, Any]:
-    return {"email": mail_section(box), "notifications": {"alert_spacing": spacing}}
-
-
 @pytest.mark.asyncio
 async def test_several_watchers_make_one_message(db: Database, make_settings: SettingsMaker) -> None:
-    settings = make_settings()
-    async with mailbox() as box, daemon(make_settings(email=mail_section(box)), db) as running:
+    settings = make_settings(notifications={"routes": ALERT_ROUTES})
+    async with mailbox() as box, daemon(make_settings(**by_mail(box)), db) as running:
         await dead(running, "E1")
         await asyncio.gather(*(teller(running, settings).run_once() for _ in range(5)))
         await row_of(db, KEY, "sent")
@@ -157,7 +156,7 @@ async def test_nobody_is_told_of_what_somebody_looks_after_or_what_has_a_notice_
 async def test_a_message_about_alerts_that_cannot_be_delivered_makes_no_alert(
     db: Database, make_settings: SettingsMaker
 ) -> None:
-    async with mailbox() as box, daemon(make_settings(email=mail_section(box)), db) as running:
+    async with mailbox() as box, daemon(make_settings(**by_mail(box)), db) as running:
         box.at_rcpt.extend(["550 no such user"] * 5)
         await dead(running, "E1")
         await row_of(db, KEY, "dead")

@@ -97,6 +97,8 @@ async def processes(
             **more,
         },
     )
+    routes = json.loads(values["PAYLATCH_NOTIFICATIONS__ROUTES"])
+    values["PAYLATCH_NOTIFICATIONS__ROUTES"] = json.dumps({**sample.QUIET_ALERTS, **routes})
     stack = Stack(folder, settings.mongodb.uri.get_secret_value(), values)
     async with aiohttp.ClientSession() as http:
         try:
