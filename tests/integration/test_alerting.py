@@ -11,7 +11,6 @@ import pytest
 from models.alerts import acknowledge, record_alert
 from models.clock import ServerClock
 from models.database import Database
-from models.settings import ALERT_ROUTES
 from tests.conftest import SettingsMaker
 from tests.support.daemon import Daemon, daemon
 from tests.support.mailbox import QUIET, Mailbox, mailbox
@@ -22,6 +21,8 @@ from watcher.outbox import Outbox
 
 pytestmark = QUIET
 KEY = "alert:event_dead:1:email:admin"
+BY_DEFAULT = {"alert": {"admin": ["inapp", "email"]}}
+"""The default route without Apprise, which is not configured here."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,7 @@ async def row_of(db: Database, key: str, *statuses: str) -> dict[str, Any]:
 
 def by_mail(box: Mailbox, **notifications: Any) -> dict[str, Any]:
     """Sections of a watcher that tells alerts by the default route."""
-    notifications = {"routes": ALERT_ROUTES, **notifications}
+    notifications = {"routes": BY_DEFAULT, **notifications}
     return {"email": {"host": "127.0.0.1", "port": box.port, "tls": "none"}, "notifications": notifications}
 
 
@@ -77,7 +78,7 @@ async def test_what_comes_soon_after_waits_for_the_next_message_and_is_in_it(
     db: Database, make_settings: SettingsMaker
 ) -> None:
     """The 70 mails for 70 events are two."""
-    settings = make_settings(notifications={"alert_spacing": 3600, "routes": ALERT_ROUTES})
+    settings = make_settings(notifications={"alert_spacing": 3600, "routes": BY_DEFAULT})
     async with mailbox() as box, daemon(make_settings(**by_mail(box, alert_spacing=3600)), db) as running:
         await dead(running, "E1")
         await row_of(db, KEY, "sent")
@@ -95,7 +96,7 @@ async def test_what_comes_soon_after_waits_for_the_next_message_and_is_in_it(
 
 @pytest.mark.asyncio
 async def test_several_watchers_make_one_message(db: Database, make_settings: SettingsMaker) -> None:
-    settings = make_settings(notifications={"routes": ALERT_ROUTES})
+    settings = make_settings(notifications={"routes": BY_DEFAULT})
     async with mailbox() as box, daemon(make_settings(**by_mail(box)), db) as running:
         await dead(running, "E1")
         await asyncio.gather(*(teller(running, settings).run_once() for _ in range(5)))
