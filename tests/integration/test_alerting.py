@@ -110,7 +110,7 @@ async def test_what_comes_after_a_message_whose_maker_was_killed_is_in_the_next_
     db: Database, make_settings: SettingsMaker
 ) -> None:
     """Killed between the rows and the marks; the message may have gone out before the next alert was there."""
-    settings = make_settings(notifications={"alert_spacing": 0.1})
+    settings = make_settings(notifications={"alert_spacing": 0.1, "routes": BY_DEFAULT})
     async with daemon(settings, db) as running:
         now = running.parts.clock.now()
         await teller(running, settings)._outbox.add([AlertNotice("event_dead", 1, now)], now)
@@ -123,7 +123,7 @@ async def test_what_comes_after_a_message_whose_maker_was_killed_is_in_the_next_
 async def test_what_still_goes_on_long_after_it_was_told_is_told_again_and_what_stopped_is_not(
     db: Database, make_settings: SettingsMaker
 ) -> None:
-    notifications, clock = make_settings().notifications, ServerClock(db.client)
+    notifications, clock = make_settings(notifications={"routes": BY_DEFAULT}).notifications, ServerClock(db.client)
     await clock.run_once()
     now = clock.now()
     told_before = now - timedelta(seconds=2 * notifications.alert_repeat)
