@@ -62,7 +62,7 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
 
-async def demo(*, orders: Positive = 200, seed: int = 1, rate: Rate = 20.0) -> int:
+async def demo(*, orders: Positive = 200, seed: int = 1, rate: Rate = 14.0) -> int:
     """Run the main job end to end and check that nothing is missing and nothing doubled.
 
     Starts the embedded database, the webhook process, the watcher and a local mail server in a temporary folder, sends
